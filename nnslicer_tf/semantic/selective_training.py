@@ -200,12 +200,8 @@ def parameter_masks(
     """Return the id of each variable → bools of its shape, True for what `train_neurons` trains."""
     layers = neuron_layers(im, classes=True)
     frozen_outgoing = frozen_outgoing or {}
-    for name, mask in (*neurons.items(), *frozen_outgoing.items()):
-        if name not in layers or np.shape(mask) != (layers[name].units,):
-            sizes = ", ".join(f"{layer.name} {layer.units}" for layer in layers.values())
-            raise InvalidArgumentError(
-                f"Unknown layer '{name}' with {np.shape(mask)} units. There are: {sizes}."
-            )
+    for chosen in (neurons, frozen_outgoing):
+        check_critical(chosen, layers)
     masks = {}
     for name, mask in neurons.items():
         for variable, axis in layers[name].parameters:

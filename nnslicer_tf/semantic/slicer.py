@@ -19,7 +19,6 @@ from sklearn.preprocessing import StandardScaler
 from nnslicer_tf._checks import ArrayLike, check_count, check_name, check_number, counted
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
-from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.semantic.metrics import (
     METRICS,
@@ -46,16 +45,15 @@ class SemanticSlicer:
         centred: Compare centred landscapes, unlike Equation 2 as printed. Within one category,
             values vary little around their mean, which a few neurons suffice to reproduce; centred
             landscapes require the differences between samples as well.
-        categories: The labels whose samples are used; by default all that occur.
 
     Attributes:
-        categories: The labels, ascending, `(categories,)`.
-        scores: Layer → scores on all samples of the categories `(units,)`.
+        categories: The labels that occur, ascending, `(categories,)`.
+        scores: Layer → scores on all samples `(units,)`.
         category_scores: Layer → scores on each category `(categories, units)`.
 
     Raises:
-        InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, a
-            category without samples, or a model that is not a classifier of two or more classes.
+        InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, or a
+            model that is not a classifier of two or more classes.
         UnsupportedLayerError: if the model has no layer with neurons.
         InputShapeError: if the samples or the baseline have another shape.
     """
@@ -68,7 +66,6 @@ class SemanticSlicer:
         metric: str = "taylor",
         *,
         centred: bool = False,
-        categories: ArrayLike | None = None,
         baseline: Baseline = None,
         batch_size: int = 256,
         progress: bool = False,
@@ -79,15 +76,7 @@ class SemanticSlicer:
         self._batch_size, self._progress = batch_size, progress
         self._layers = neuron_layers(im)
         self._x, self._y = labelled(im, x, y, batch_size)
-        self.categories = present = np.unique(self._y)
-        if categories is not None:
-            missing = np.setdiff1d(categories, present)
-            if len(missing) or not np.size(categories):
-                raise InvalidArgumentError(
-                    f"There are no samples of categories {missing.tolist()}. The labels have "
-                    f"{present.tolist()}; pass samples of them, or other categories."
-                )
-            self.categories = np.unique(categories)
+        self.categories = np.unique(self._y)
         values_of = METRICS[metric].prepare(im, self._layers, reference_sample(im, baseline))
         whole, scores = {layer: StandardScaler() for layer in self._layers}, []
         for c in track(self.categories, "Categories", len(self.categories), progress):
@@ -129,7 +118,7 @@ class SemanticSlicer:
         return {name: np.stack(parts) for name, parts in rows.items()}
 
     def global_slice(self, share: float) -> CriticalNeurons:
-        """Return the top share of every layer by the scores on all samples of the categories.
+        """Return the top share of every layer by the scores on all samples.
 
         Args:
             share: Share of the neurons, (0, 1]; at least one neuron is selected.

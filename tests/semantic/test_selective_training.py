@@ -294,15 +294,15 @@ def test_develop_learns_new_classes_and_keeps_the_critical_neurons(digits):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, x, y: train_neurons(m, {"c": np.ones(2, bool)}, x, y), "Unknown layer 'c'"),
-        (lambda m, x, y: train_neurons(m, {"a": np.ones(2, bool)}, x, y), "a 7, b 5, logits 3"),
+        (lambda m, x, y: train_neurons(m, {"c": np.ones(2, bool)}, x, y), "Unknown layer .*'c'"),
+        (lambda m, x, y: train_neurons(m, {"a": np.ones(2, bool)}, x, y), "'a' has 7 neurons"),
         (lambda m, x, y: train_neurons(m, {"a": np.zeros(7, bool)}, x, y), "nothing to train"),
         (lambda m, x, y: train_neurons(m, {"a": np.ones(7, bool)}, x, y + 1), "labels must be"),
         (
             lambda m, x, y: train_neurons(
                 m, {"a": np.ones(7, bool)}, x, y, frozen_outgoing={"c": np.ones(2)}
             ),
-            "Unknown layer 'c'",
+            "Unknown layer .*'c'",
         ),
         (lambda m, x, y: readapt(m, {"a": np.ones(7, bool)}, x, y, x[:2]), "one adversarial"),
         (
