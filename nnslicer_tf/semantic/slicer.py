@@ -148,25 +148,19 @@ class SemanticSlicer:
         Raises:
             InvalidArgumentError: if an argument is out of range.
         """
-        by_category = self.by_category(threshold, step)
-        return CriticalNeurons({k: np.any(masks, axis=0) for k, masks in by_category.items()})
-
-    def by_category(self, threshold: float = 0.95, step: int = 1) -> dict[str, np.ndarray]:
-        """Return the semantic slice of every category: layer → bools `(categories, units)`.
-
-        Arguments and errors are those of `semantic_slice`.
-        """
         check_number("threshold", threshold, "(0, 1]")
         check_count("step", step)
-        masks: dict[str, list[np.ndarray]] = {layer: [] for layer in self._layers}
+        union = {}
         for layer, scores in self.category_scores.items():
+            masks = []
             for score, similarities in zip(scores, self.similarities[layer], strict=True):
                 # The shortest prefix above the threshold, or the whole order.
                 lengths = np.append(np.arange(step, len(score), step), len(score))
                 above = similarities[lengths - 1] > threshold
                 count = lengths[np.argmax(above)] if above.any() else len(score)
-                masks[layer].append(largest(score, int(count)))
-        return {layer: np.stack(rows) for layer, rows in masks.items()}
+                masks.append(largest(score, int(count)))
+            union[layer] = np.any(masks, axis=0)
+        return CriticalNeurons(union)
 
     def __repr__(self) -> str:
         neurons = sum(layer.units for layer in self._layers.values())
