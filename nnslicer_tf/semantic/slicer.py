@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.preprocessing import StandardScaler
 
 from nnslicer_tf._checks import ArrayLike, check_count, check_name, check_number, counted
-from nnslicer_tf._environment import track
+from nnslicer_tf._environment import one_thread_a_product, track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.semantic.metrics import (
@@ -29,7 +29,7 @@ from nnslicer_tf.semantic.metrics import (
     reference_sample,
 )
 from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
-from nnslicer_tf.semantic.similarity import centre, prefix_similarities
+from nnslicer_tf.semantic.similarity import prefix_similarities
 
 MAX_CAPTURED = 50_000_000  # numbers, 200 MB
 
@@ -42,9 +42,10 @@ class SemanticSlicer:
     The arguments are those of `contributions`, and:
 
     Args:
-        centred: Compare centred landscapes, unlike Equation 2 as printed. Within one category,
-            values vary little around their mean, which a few neurons suffice to reproduce; centred
-            landscapes require the differences between samples as well.
+        centred: Compare centred landscapes, as the centred kernel alignment does that Equation 2
+            refers to (Kornblith et al., ICML 2019, section 3), but does not print. Within one
+            category, values vary little around their mean, which a few neurons suffice to
+            reproduce; centred landscapes require the differences between samples as well.
 
     Attributes:
         categories: The labels that occur, ascending, `(categories,)`.
@@ -113,8 +114,10 @@ class SemanticSlicer:
                 for layer in layers:
                     order = np.argsort(-self.category_scores[layer.name][row], kind="stable")
                     features = layer.of_data(values[layer.value], values)
-                    features = centre(features) if self.centred else features
-                    rows[layer.name].append(prefix_similarities(features, order))
+                    if self.centred:
+                        features = features - features.mean(axis=0, dtype=np.float64)
+                    with one_thread_a_product():
+                        rows[layer.name].append(prefix_similarities(features, order))
         return {name: np.stack(parts) for name, parts in rows.items()}
 
     def global_slice(self, share: float) -> CriticalNeurons:
