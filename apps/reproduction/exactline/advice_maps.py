@@ -83,8 +83,18 @@ def network_files(folder: Path) -> list[Path]:
     return paths
 
 
+def evaluate(nnet: acas.NNet, x: np.ndarray) -> np.ndarray:
+    """Return the outputs `(…, outputs)` float64 for inputs in physical units, which are clipped."""
+    clipped = np.clip(np.asarray(x, np.float64), nnet.minima, nnet.maxima)
+    values = (clipped - nnet.means[:-1]) / nnet.ranges[:-1]
+    for weights, biases in zip(nnet.weights[:-1], nnet.biases[:-1], strict=True):
+        values = np.maximum(values @ weights.T + biases, 0)
+    outputs = values @ nnet.weights[-1].T + nnet.biases[-1]
+    return outputs * nnet.ranges[-1] + nnet.means[-1]
+
+
 def _advisories(nnet: acas.NNet, line: LinearPartition, ratios: np.ndarray) -> np.ndarray:
-    return nnet.evaluate(line.at(ratios)).argmin(axis=1)
+    return evaluate(nnet, line.at(ratios)).argmin(axis=1)
 
 
 def _curves_and_samples(
