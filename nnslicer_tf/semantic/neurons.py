@@ -263,13 +263,6 @@ def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, Neur
             )
 
 
-def along(mask: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    """Reshape a vector over neurons so that it broadcasts to an array of `rank` axes."""
-    shape = [1] * rank
-    shape[axis] = -1
-    return mask.reshape(shape)
-
-
 def _neuron_layer(operation: Operation, chain: tuple[Operation, ...]) -> NeuronLayer:
     units = operation.shape[-1]
     return NeuronLayer(operation.layer, units, operation.name, chain[-1].name, chain)

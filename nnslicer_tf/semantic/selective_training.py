@@ -21,7 +21,7 @@ from nnslicer_tf.instrument.copies import rebuild
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.semantic.metrics import labelled
-from nnslicer_tf.semantic.neurons import along, check_critical, neuron_layers
+from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 NeuronMasks = Mapping[str, np.ndarray]
 
@@ -216,7 +216,8 @@ def parameter_masks(im: InstrumentedModel, neurons: NeuronMasks) -> dict[int, np
             shape = tuple(variable.shape)
             # A recurrent unit has several gates.
             repeated = np.tile(mask, shape[axis] // len(mask))
-            masks[id(variable)] = np.broadcast_to(along(repeated, len(shape), axis), shape)
+            broadcast = [-1 if i == axis else 1 for i in range(len(shape))]
+            masks[id(variable)] = np.broadcast_to(repeated.reshape(broadcast), shape)
     if not any(mask.any() for mask in masks.values()):
         raise InvalidArgumentError("No neuron is selected: there is nothing to train.")
     return masks
