@@ -1,6 +1,7 @@
 """Checks of arguments and model outputs, shared by all packages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
@@ -10,13 +11,30 @@ import numpy as np
 import numpy.typing
 from typing_extensions import TypeAliasType, TypeIs
 
-from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
+from nnslicer_tf.errors import (
+    InputShapeError,
+    InvalidArgumentError,
+    NNSlicerError,
+    NonFiniteActivationError,
+)
 
 # `help` shows the name of such an alias in place of NumPy's six lines.
 ArrayLike = TypeAliasType("ArrayLike", numpy.typing.ArrayLike)
 
 MAX_CLASSES = 2**31
 """Labels are below this: larger ones are no class indices, and int64 cannot hold all of them."""
+
+
+@contextmanager
+def of_user(argument: str) -> Iterator[None]:
+    """Name the argument whose own function fails inside; its error is the cause."""
+    try:
+        yield
+    except NNSlicerError:
+        raise
+    except Exception as error:
+        text = f"`{argument}` fails inside: {type(error).__name__}: {error}"
+        raise InvalidArgumentError(text) from error
 
 
 def check_memory(needed: float, what: str, remedy: str) -> None:

@@ -1,15 +1,25 @@
 """LiteRT (TFLite) models: files, interpreters, and conversion of quantised integers."""
 
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from functools import cached_property
+from io import StringIO
 from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._checks import shape_fits
+from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf._files import as_path
-from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
+from nnslicer_tf.errors import (
+    CorruptFileError,
+    InputShapeError,
+    InvalidArgumentError,
+    NNSlicerError,
+    UnsupportedLayerError,
+)
 
 _UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 """Steps whose output has the values of their first input."""
@@ -158,3 +168,35 @@ def stands_for_numbers(tensor: Mapping[str, Any]) -> bool:
     if np.issubdtype(tensor["dtype"], np.integer):
         return bool(len(tensor["quantization_parameters"]["scales"]))
     return bool(np.issubdtype(tensor["dtype"], np.floating))
+
+
+def to_litert(
+    model: Any, convert: Callable[[Any], bytes] = lambda converter: converter.convert()
+) -> bytes:
+    """Return a Keras model as a LiteRT file, in float32 or as `convert` sets up the converter.
+
+    The converter's output and warnings are suppressed. Raises UnsupportedLayerError if it cannot
+    convert the model.
+    """
+    from keras import backend
+
+    if backend.backend() != "tensorflow":
+        raise UnsupportedLayerError(
+            "LiteRT files are written by TensorFlow's converter. Set KERAS_BACKEND=tensorflow. "
+            f"Received: {backend.backend()}"
+        )
+    import tensorflow as tf
+    from tensorflow.lite.python.convert_phase import ConverterError
+
+    with hidden_stderr(), redirect_stdout(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return convert(tf.lite.TFLiteConverter.from_keras_model(model))
+        except NNSlicerError:
+            raise
+        except (ConverterError, RuntimeError, TypeError, ValueError) as error:
+            raise UnsupportedLayerError(
+                f"TensorFlow cannot convert model '{model.name}' to LiteRT, for instance because "
+                "it has recurrent layers. Convert it yourself and pass the file, or prune it "
+                f"instead. TensorFlow says: {str(error).strip()[-200:]}"
+            ) from error

@@ -127,6 +127,11 @@ class OutputClasses:
         return not self.is_number and len(self.shape) > 1
 
     @property
+    def has_one_class(self) -> bool:
+        """Whether an answer is one class, neither a map nor numbers."""
+        return not self.is_number and not self.is_map
+
+    @property
     def by_softmax(self) -> bool:
         """Whether a softmax of the logits gives the probabilities, so that classes are rivals."""
         return self.task == "multiclass" and self.final in ("", "softmax", "log_softmax")
@@ -137,6 +142,12 @@ class OutputClasses:
         if self.is_binary:
             return 2
         return int(self.shape[self.axis]) if self.shape else 1
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Shape of one sample's answer: of a map's positions, or of the numbers; () of a class."""
+        axis = self.axis % max(1, len(self.shape))
+        return self.shape if self.is_number else self.shape[:axis] + self.shape[axis + 1 :]
 
     def from_outputs(self, outputs: np.ndarray) -> np.ndarray:
         """Return each sample's most probable class, int64, the first of equals."""
@@ -171,6 +182,28 @@ class OutputClasses:
         logits = self.by_class(logits)
         return np.concatenate([-logits, logits], axis=-1) if self.is_binary else logits
 
+    def of_scores(self, weights: np.ndarray) -> np.ndarray:
+        """Return weights of the logits, `(samples, *shape)`, whose sum is that of weighted scores.
+
+        `weights` are those of each class's score, `(samples, …, classes)`.
+        """
+        if self.is_binary:  # whose scores are −z and z
+            weights = weights[..., 1:] - weights[..., :1]
+        axis = self.axis % max(1, len(self.shape)) + 1
+        return np.moveaxis(weights, -1, axis).reshape(len(weights), *self.shape)
+
+    def contrast(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return weights of the logits, or numbers, in a score that parts answers.
+
+        It is the score of the first class less that of the second, at each position; of numbers,
+        the derivative of `distances` by the first, 0 where they agree. `(samples, *shape)` float64.
+        """
+        if not self.is_number:
+            return self.of_scores(np.eye(self.count)[first] - np.eye(self.count)[second])
+        size = max(1, np.prod(self.shape)) * self.distances(first, second)
+        size = np.where(size > 0, size, 1).reshape(-1, *[1] * len(self.shape))
+        return (first - second) / size
+
     def neuron(self, label: int) -> tuple[int, int]:
         """Return the logit of a class, and its sign: −1 for class 0 of one value, else 1."""
         if not 0 <= label < self.count:
@@ -197,8 +230,7 @@ class OutputClasses:
         another shape, unknown classes, or numbers that are not finite.
         """
         if not self.is_number:
-            axis = self.axis % max(1, len(self.shape))
-            return check_labels(y, samples, self.count, self.shape[:axis] + self.shape[axis + 1 :])
+            return check_labels(y, samples, self.count, self.positions)
         numbers = as_array(y)
         shapes = [tuple(n for n in shape if n != 1) for shape in (numbers.shape[1:], self.shape)]
         is_numeric = numbers.dtype.kind in "biuf" and np.isfinite(numbers).all()
@@ -222,10 +254,10 @@ class OutputClasses:
         Of classes it is the share of positions (for a vector, 0 or 1) where they differ, of numbers
         the root mean square of their differences, in their own unit.
         """
+        places = tuple(range(1, np.ndim(first)))
         if self.is_number:
-            changes = np.square(np.asarray(first, np.float64) - second)
-            return np.sqrt(changes.reshape(len(changes), -1).mean(axis=1))
-        return (first != second).reshape(len(first), -1).mean(axis=1)
+            return np.sqrt(np.square(np.asarray(first, np.float64) - second).mean(axis=places))
+        return (first != second).mean(axis=places, dtype=np.float64)
 
     def quality(self, answers: np.ndarray, truth: np.ndarray) -> dict[str, float]:
         """Return figures of answers, compared with the right ones, by name.

@@ -127,6 +127,8 @@ FOUND = {
         and names["table"]["deviations"]["int8"] == 0
         and names["table"]["deviations"]["int16"] > 0.5
         and names["table"]["test set"].min() > 0.95
+        and 5 < len(names["right"]) < len(names["outcomes"])
+        and Path("small-suite/test_deviations.py").exists()
     ),
     "change-a-method": lambda names: names["table"].shape == (4, 2),
     "acas-xu": lambda names: (

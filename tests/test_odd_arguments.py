@@ -5,14 +5,20 @@ import zipfile
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
 import nnslicer_tf as nns
-from nnslicer_tf import datasets, dflare, pruning
+from nnslicer_tf import datasets, deepbase, deepxplore, dflare, pruning
 from nnslicer_tf._checks import check_count, check_name, check_number
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, NNSlicerError
+from nnslicer_tf.errors import (
+    CorruptFileError,
+    InvalidArgumentError,
+    NNSlicerError,
+    SeveralInputsError,
+)
 from nnslicer_tf.exactline import acas
 from nnslicer_tf.instrument import load_model
 from nnslicer_tf.report import save_figure
@@ -67,6 +73,82 @@ def test_dicts_for_one_input(im):
     for key in ("row", "label", 7):
         with pytest.raises(InvalidArgumentError, match=r"one input, 'rows'. Received the key"):
             im.check({key: x})
+
+
+X = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+
+
+def own(*arguments):
+    """A function of a user's with a mistake inside."""
+    raise KeyError("mine")
+
+
+def search(im, **options):
+    seeds = np.random.default_rng(1).normal(size=(9, 3))
+    model = dflare.with_softmax(im.model)
+    other = dflare.compress(model, "prune", ratio=0.5)
+    domain = options.pop("domain", None)
+    pair = dflare.ModelPair(model, other, options.pop("preprocess", None), domain=domain)
+    return dflare.find_deviations(pair, seeds, search=dflare.DFlare(**options), progress=False)
+
+
+OWN = {
+    "`of`": lambda im: im.gradients(X, of=own),
+    "`hypotheses['one']`": lambda im: deepbase.inspect(im, X, {"one": own}, ["correlation"]),
+    "`hypotheses['mean']`": lambda im: deepbase.inspect(
+        im, X, {"mean": deepbase.per_record(own)}, ["correlation"]
+    ),
+    "`preprocess`": lambda im: nns.InstrumentedModel(im.model, preprocess=own),
+    "`preprocess` of seeds": lambda im: search(im, preprocess=own),
+    "`original`": lambda im: dflare.agreement(dflare.ModelPair(own, im), X),
+    "`compressed`": lambda im: dflare.agreement(
+        dflare.ModelPair(dflare.with_softmax(im.model), own), X
+    ),
+    "`fitness`": lambda im: search(im, fitness=own),
+    "`selection`": lambda im: search(im, selection=own),
+    "`operators['draws']`": lambda im: search(
+        im, domain=dflare.TableDomain(X, [dflare.MutationOperator("draws", own, own)])
+    ),
+    "`constraint`": lambda im: deepxplore.generate(
+        [im, im.copy()], abs(X[:2]) % 1, constraint=own, progress=False
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::nnslicer_tf.errors.PlausibilityWarning")
+@pytest.mark.parametrize("argument", OWN)
+def test_an_own_function_that_fails_is_named_and_its_error_is_the_cause(im, argument):
+    named = argument.rpartition("`")[0] + "`"
+    with pytest.raises(InvalidArgumentError) as caught:
+        OWN[argument](im)
+    assert str(caught.value) == f"{named} fails inside: KeyError: 'mine'"
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_one_sample_by_names(im):
+    """A row as values by column, or under the input's name, is the row."""
+    rows = [dict(zip("abc", map(float, row), strict=True)) for row in X[:2]]
+    for clean, corrupt in (rows, [{"rows": row} for row in X[:2]], [{"x": r[None]} for r in X[:2]]):
+        found = nns.slicing.patch(im, clean, corrupt, 0, operations=["rows"], sweep="channel")
+        expected = nns.slicing.patch(im, *X[:2], 0, operations=["rows"], sweep="channel")
+        pd.testing.assert_frame_equal(found.table, expected.table)
+    with pytest.raises(InvalidArgumentError, match="Received the key 'row'"):
+        nns.slicing.patch(im, {"row": X[0]}, {"row": X[1]})
+    with pytest.raises(NNSlicerError, match=r"\(samples, 3\). Received shape \(1, 2\)"):
+        nns.slicing.patch(im, {"a": 1.0, "b": 2.0}, X[1])
+
+
+def test_dicts_for_the_explorer(im):
+    slices = nns.Slicer(im, nns.Profile.from_data(im, X, progress=False), 0.0).slice_each(X[:2])
+    with pytest.raises(InvalidArgumentError, match=r"x must have an entry for each .* for: rows"):
+        nns.explore(slices, im, {"rows": X[:2]})
+    both = {"a": keras.Input((1,), name="a"), "b": keras.Input((2,), name="b")}
+    joined = keras.layers.Concatenate()(list(both.values()))
+    several = keras.Model(both, keras.layers.Dense(2)(joined))
+    parts = {"a": X[:, :1], "b": X[:, 1:]}
+    slicer = nns.Slicer(several, nns.Profile.from_data(several, parts, progress=False), 0.0)
+    with pytest.raises(SeveralInputsError, match="has 2 inputs; slices of models with one"):
+        nns.explore(slicer.slice_each(parts), several, parts)
 
 
 def test_scores_that_are_none(im):

@@ -3,6 +3,9 @@
 import re
 import time
 
+import keras
+
+import nnslicer_tf as nns
 from nnslicer_tf import _environment
 
 
@@ -34,3 +37,12 @@ def test_what_is_done_is_counted_at_once(monkeypatch, capsys):
     for item in _environment.track([0.0, 0.0, 2.2, 0.0], "Items"):
         time.sleep(item)
     assert "2/4" in capsys.readouterr().err
+
+
+def test_a_bar_while_a_model_is_wrapped(monkeypatch, capsys):
+    monkeypatch.setattr(_environment, "SHOWN_AFTER", 0)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)], name="small")
+    nns.InstrumentedModel(model, progress=False)
+    assert capsys.readouterr().err == ""
+    nns.InstrumentedModel(model)
+    assert "Wrapping small" in capsys.readouterr().err

@@ -33,6 +33,14 @@ Groups = Mapping[str, Sequence[str | int]]
 """Name of a feature → its columns, by name or index."""
 
 
+def is_far(score: float, scores: np.ndarray) -> bool:
+    """Whether a score is far from the mean of several rows' scores."""
+    if len(scores) < 2:
+        return False
+    least = max(_FAR * float(scores.std()), 1e-3 * abs(float(scores.mean())))
+    return abs(score - float(scores.mean())) > least
+
+
 @dataclass(frozen=True, eq=False)
 class Background:
     """What each feature of a sample adds to the target's score, against each background row.
@@ -103,9 +111,7 @@ class Background:
     @property
     def mean_row_is_far(self) -> bool:
         """Whether the mean row's score is no typical one: far from the rows' mean score."""
-        mean, spread = float(self.scores.mean()), float(self.scores.std())
-        least = max(_FAR * spread, 1e-3 * abs(mean))
-        return len(self.by_row) > 1 and abs(self.mean_row_score - mean) > least
+        return is_far(self.mean_row_score, self.scores)
 
     def summary(self) -> str:
         """Return what the contributions add up to, the largest ones, and how stable they are."""

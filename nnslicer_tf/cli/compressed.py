@@ -1,5 +1,6 @@
 """Commands for compressed models: agreement, deviations, suite, layers, recipe."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from nnslicer_tf._environment import import_keras_quietly
-from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -28,15 +28,9 @@ ScaleOption = Annotated[
     float | None,
     Option(
         "--scale",
-        help="Divide pixels 0 … 255 by this for the models; by default as recorded, else 255, "
-        "or 1 if the original scales its own input.",
-    ),
-]
-ToleranceOption = Annotated[
-    float | None,
-    Option(
-        help="How far answers may be apart and agree: root mean square of numbers, which need it; "
-        "share of a map's positions.",
+        min=0,
+        help="Divide pixels 0 … 255 by this for the models; 0: inputs are no images. By default "
+        "as recorded, else 255, or 1 if the original scales its own input.",
     ),
 ]
 DeviationsOption = Annotated[
@@ -51,7 +45,7 @@ def agreement(
     data: inputs.DataOption,
     output: inputs.TableOption = None,
     scale: ScaleOption = None,
-    tolerance: ToleranceOption = None,
+    tolerance: inputs.ToleranceOption = None,
 ) -> None:
     """Show how often two models agree on a test set, and their accuracies."""
     im, model, other = _load(original, compressed)
@@ -80,7 +74,7 @@ def deviations(
         Path | None, Option(help="Folder for a test suite for future compressed models.")
     ] = None,
     scale: ScaleOption = None,
-    tolerance: ToleranceOption = None,
+    tolerance: inputs.ToleranceOption = None,
     max_distance: Annotated[
         float | None, Option(help="Largest change of a value; for images on a scale of 0 … 255.")
     ] = None,
@@ -97,35 +91,35 @@ def deviations(
     """
     inputs.writable(None if suite is None else suite / "test_deviations.py")
     im, model, other = _load(original, compressed)
+    if suite is not None and (im.classes.is_number or im.classes.is_map):
+        raise InvalidArgumentError("--suite needs a classifier: its tests compare labels.")
     seeds: Any
     seeds, y, scale, columns = _samples(data, im, scale)
     preprocess = _divided(scale)
     import pandas as pd
 
     from nnslicer_tf import dflare
-    from nnslicer_tf.report import save_figure
 
     if columns and seeds.ndim == 2 and len(columns) == seeds.shape[1]:
         seeds = pd.DataFrame(seeds, columns=list(columns))
-    pair = dflare.ModelPair(model, other, preprocess, task=im.classes.task, tolerance=tolerance)
+    domain = dflare.SignalDomain(seeds) if seeds.ndim == 4 and preprocess is None else None
+    options: Any = {"task": im.classes.task, "tolerance": tolerance, "domain": domain}
+    pair = dflare.ModelPair(model, other, preprocess, **options)
     search = dflare.DFlare(max_queries=max_queries, max_distance=max_distance)
     result = dflare.find_deviations(pair, seeds, y, search=search, rng=seed, checkpoint=checkpoint)
     if minimise:
         result = dflare.minimise(pair, result)
     result.scale = scale
     result.save(output)
-    written = [output]
-    if table is not None:
-        with atomic_path(table) as temporary:
-            result.to_frame().to_csv(temporary, index=False)
-        written.append(table)
-    if picture is not None and result.found.any():
-        save_figure(result.figure(), picture)
-        written.append(picture)
-    if suite is not None and result.found.any():
-        written.append(dflare.export_suite(result, suite, preprocess))
-    print(result.to_frame().to_string(index=False, float_format="{:.4g}".format, na_rep=""))
-    print(f"{result!r}\nWritten to {', '.join(map(str, written))}")
+    frame = result.to_frame()
+    inputs.write(table, lambda file: frame.to_csv(file, index=False))
+    if result.found.any():
+        if picture is not None:
+            inputs.draw(picture, result.figure())
+        if suite is not None:
+            print(f"Written to {dflare.export_suite(result, suite, preprocess)}")
+    print(frame.to_string(index=False, float_format="{:.4g}".format, na_rep=""))
+    print(f"{result!r}\nWritten to {output}")
 
 
 def suite(
@@ -140,7 +134,8 @@ def suite(
 
     result = dflare.DeviationSet.load(file)
     recorded = 255.0 if result.scale is None else result.scale
-    preprocess = _divided(recorded if scale is None else scale) if result.images.ndim == 4 else None
+    are_images = result.images.dtype == "uint8"
+    preprocess = _divided(recorded if scale is None else scale) if are_images else None
     print(f"Written to {dflare.export_suite(result, output, preprocess)}")
 
 
@@ -193,12 +188,7 @@ def _load(original: Path, compressed: Path) -> tuple["InstrumentedModel", Any, A
     """Return the original, instrumented, and both models, with a softmax after logits."""
     is_file = compressed.suffix == ".tflite"
     ims = [inputs.instrumented(path) for path in (original, compressed)[: 1 if is_file else 2]]
-    from nnslicer_tf.dflare import with_softmax
-
-    models: list[Any] = [
-        with_softmax(im.model) if im.classes.are_logits and not im.classes.is_number else im.model
-        for im in ims
-    ]
+    models = [inputs.with_probabilities(im) for im in ims]
     return ims[0], models[0], str(compressed) if is_file else models[1]
 
 
@@ -210,37 +200,41 @@ def _samples(
 
     samples = inputs.dataset(data, im, "none")
     x, y = np.asarray(samples.x), samples.y if len(samples.y) else None
-    if x.ndim != 4:
+    if x.ndim != 4 or scale == 0:
         return x, y, None, samples.columns
     low, high = float(x.min()), float(x.max())
-    if samples.name == "digits":
-        x = x * (255 / 16)  # their values are 0 … 16
-    elif low < 0 or high > 255:
+    are_pixels = low >= 0 and high <= 255
+    if scale is None and not (are_pixels and (high <= 1 or (x == np.rint(x)).all())):
+        print(f"Inputs from {low:g} to {high:g} are used as they are, not as images (--scale).")
+        return x, y, None, ()
+    if not are_pixels:
         raise InvalidArgumentError(
             f"Images are mutated as bytes, 0 … 255, but those of '{data}' range from {low:g} to "
             f"{high:g}. Pass them before preprocessing: 0 … 255 or 0 … 1."
         )
-    elif high <= 1:
-        x = x * 255
-    return np.rint(x).astype(np.uint8), y, _scale(im, scale), ()
+    factor = 255 / 16 if samples.name == "digits" else 255 if high <= 1 else 1
+    return np.rint(x * factor).astype(np.uint8), y, _scale(im, scale), ()
 
 
 def _scale(im: "InstrumentedModel", scale: float | None) -> float:
     """Return what pixels are divided by: as given or recorded, else as the model suggests."""
     if scale is None:
-        takers = [o for name in im.input_operations for o in im.graph.consumers[name]]
-        scale = 1.0 if any(o.kind == "scale" for o in takers) else 255.0
+        import numpy as np
+
+        from nnslicer_tf.instrument import Affine
+
+        before = itertools.takewhile(lambda o: not o.kernels, im.operations)
+        factors = [o.params.read()[0] for o in before if isinstance(o.params, Affine)]
+        scale = 1.0 if any(np.abs(factor).max() < 0.1 for factor in factors) else 255.0
         print(f"Pixels 0 … 255 are divided by {scale:g} (--scale).")
     return scale
 
 
 def _divided(scale: float | None) -> "_Preprocess | None":
-    if scale is None:
+    if not scale:
         return None
     import numpy as np
 
-    if not scale > 0:
-        raise InvalidArgumentError(f"--scale must be above 0. Received: {scale:g}")
     return lambda x: x.astype(np.float32) / np.float32(scale)
 
 
@@ -260,7 +254,8 @@ def _compare(
         if not result.found.any():
             raise InvalidArgumentError(f"'{deviations}' contains no deviations.")
         x = result.images
-        scale = None if x.ndim != 4 else _scale(im, result.scale if scale is None else scale)
+        are_images = x.dtype == np.uint8
+        scale = _scale(im, result.scale if scale is None else scale) if are_images else None
     else:
         x, _, scale, _ = _samples(str(data), im, scale)
     preprocess = _divided(scale)

@@ -16,6 +16,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+    from keras import Model
     from matplotlib.figure import Figure
 
     from nnslicer_tf import InstrumentedModel, Slicer
@@ -66,6 +67,13 @@ ClassesOption = Annotated[
 CheckpointOption = Annotated[
     Path | None, Option(help="Folder for finished parts, from which an interrupted run resumes.")
 ]
+ToleranceOption = Annotated[
+    float | None,
+    Option(
+        help="How far answers may be apart and agree: root mean square of numbers, which need it; "
+        "share of a map's positions.",
+    ),
+]
 SeedOption = Annotated[int, Option(help="Seed of everything random.")]
 TableOption = Annotated[Path | None, file_option("the table", ".csv")]
 PictureOption = Annotated[Path | None, file_option("a picture", ".png", ".pdf")]
@@ -108,6 +116,14 @@ def instrumented(path: Path) -> "InstrumentedModel":
     return InstrumentedModel(model, task=TASK.get())
 
 
+def with_probabilities(im: "InstrumentedModel") -> "Model":
+    """Return a model that ends in probabilities, unless it predicts numbers."""
+    from nnslicer_tf.dflare import with_softmax
+
+    logits = im.classes.are_logits and not im.classes.is_number
+    return with_softmax(im.model) if logits else im.model
+
+
 def slicer(model: Path, profile: Path, theta: float, **options: Any) -> "Slicer":
     """Return a slicer, given the files of a model and a profile."""
     from nnslicer_tf import Profile
@@ -124,7 +140,7 @@ def dataset(
     im: "InstrumentedModel",
     normalise: str = "unit",
     *,
-    labels: bool = False,
+    labels: bool | str = False,
     split: str = "test",
     classes: str | None = None,
     option: str = "--classes",

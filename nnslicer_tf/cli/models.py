@@ -1,17 +1,29 @@
 """Commands for smaller models: prune, semantic."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.cli import inputs
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from nnslicer_tf.dflare.agreements import Agreement
+
+_QUANTISED = ("int8", "int16", "dynamic")
+_REPRESENTATIVE = 300  # samples that calibrate the ranges of activations
 
 
 def prune(
     model: inputs.ModelOption,
     data: inputs.DataOption,
-    classes: Annotated[str, Option(help="The classes that are needed, such as '3,5'.")],
+    classes: Annotated[
+        str, Option(help="The classes that are needed, such as '3,5'; by default all outputs.")
+    ] = "",
     test: inputs.TestOption = None,
     output: Annotated[
         Path, Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel).")
@@ -22,24 +34,43 @@ def prune(
     ] = "contributions",
     other: Annotated[bool, Option("--other", help="Add an output for all other classes.")] = False,
     epochs: Annotated[int, Option(help="Epochs of imitating the original.", min=0)] = 0,
+    quantise: Annotated[
+        str | None,
+        Option(
+            help=f"Quantise it, too ({', '.join(_QUANTISED)}), into a .tflite file beside the "
+            ".keras one, and compare both with the original; --data gives the ranges."
+        ),
+    ] = None,
     seed: inputs.SeedOption = 0,
     names: Annotated[
         str, Option(help="Names of all classes, in order, if the labels are names.")
     ] = "",
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
-    """Make a smaller model for the classes that are needed; show its costs and accuracy.
+    """Make a smaller model, perhaps for some classes only; show its costs and accuracy.
 
     The data needs labels; a data set that is named without a split means its training split.
     """
-    inputs.writable(output, ".keras", ".tflite", ".onnx", "")
-    wanted = inputs.numbers(classes, "--classes")
+    inputs.writable(output, ".keras", ".tflite", *((".onnx", "") if quantise is None else ()))
+    written = [output]
+    if quantise is not None:
+        check_name("--quantise", quantise, _QUANTISED)
+        written = [output.with_suffix(ending) for ending in (".keras", ".tflite")]
+    wanted = inputs.numbers(classes, "--classes") if classes else None
     im = inputs.instrumented(model)
-    order: dict[str, str] = {"classes": names, "option": "--names"}
-    train = inputs.dataset(data, im, normalise, labels=True, split="train", **order)
-    tested = None if test is None else inputs.dataset(test, im, normalise, labels=True, **order)
+    named: dict[str, str] = {"classes": names, "option": "--names"}
+    train = inputs.dataset(data, im, normalise, labels=True, split="train", **named)
+    tested = train if test is None else inputs.dataset(test, im, normalise, labels=True, **named)
+    import numpy as np
+
+    from nnslicer_tf import dflare
+    from nnslicer_tf._litert import to_litert
     from nnslicer_tf.pruning import shrink
 
+    if quantise is not None:  # before the long work: can it be converted and compared at all?
+        whole = inputs.with_probabilities(im)
+        trial = dflare.compress(whole, quantise, train.x[:1])
+        dflare.ModelPair(whole, trial, task=im.classes.task).ask(train.x[:1])
     small = shrink(
         im,
         train,
@@ -51,10 +82,45 @@ def prune(
         test=tested,
         rng=seed,
     )
-    small.save(output)
+    small.save(written[0])
+    frame = small.to_frame()
+    if quantise is not None:
+        models = [small.whole, small.model]
+        if not other:
+            models = [inputs.with_probabilities(im.like(one)) for one in models]
+        order = np.random.default_rng(seed).permutation(len(train.x))  # folders are sorted by class
+        file = dflare.compress(models[1], quantise, train.x[order[:_REPRESENTATIVE]])
+        inputs.write(written[1], lambda path: path.write_bytes(file))
+        places = {label: i for i, label in enumerate(small.classes or range(im.classes.count))}
+        y = np.array([places.get(int(label), len(places)) for label in tested.y])
+        rows, task = y < len(places) + other, None if other else im.classes.task
+        pairs = [dflare.ModelPair(models[0], one, task=task) for one in (models[1], file)]
+        found = [dflare.agreement(pair, tested.x[rows], y[rows]) for pair in pairs]
+        frame = _report([*map(to_litert, models), file], found, train.x[0], quantise)
+        print(repr(found[1]))
+    inputs.show(frame)
     where = "the test data" if test else "the training data, for want of --test"
-    inputs.show(small.to_frame())
-    print(f"Accuracy on {where}.\nWritten to {output}")
+    print(f"Accuracy on {where}.\nWritten to {written[0]}")
+
+
+def _report(
+    files: list[bytes], found: "list[Agreement]", sample: "np.ndarray", quantised: str
+) -> "pd.DataFrame":
+    """Compare LiteRT files: the original's, the smaller model's, and its quantised one."""
+    import numpy as np
+    import pandas as pd
+
+    from nnslicer_tf.pruning.costs import litert_latencies
+
+    latencies = [litert_latencies(file, sample) for file in files]
+    rows = {"LiteRT file, kB": [len(file) / 1000 for file in files]}
+    for name, share in (("median", 50), ("25 %", 25), ("75 %", 75)):
+        rows[f"LiteRT, ms, {name}"] = [np.percentile(one, share) for one in latencies]
+    for name in found[0].quality:
+        rows[name] = [*found[0].quality[name], found[1].quality[name][1]]
+    rows["agreement"] = [1.0, *(1 - one.differs.mean() for one in found)]
+    columns = ["original", "smaller", f"smaller, {quantised}"]
+    return pd.DataFrame(rows, columns).T.rename_axis("what").reset_index()
 
 
 def semantic(

@@ -21,35 +21,45 @@ def diff(
     data: inputs.DataOption,
     max_negative_flips: Annotated[
         str | None,
-        Option(help="Exit with 1 if more answers may have become wrong: '1%' or '0.01'."),
+        Option(help="Exit with 1 if more answers may have become worse: '1%' or '0.01'."),
     ] = None,
     flips: Annotated[int, Option(help="Flipped samples whose causes are searched.", min=0)] = 3,
     level: Annotated[str, Option(help="Causes: 'weight', 'channel' or 'layer'.")] = "weight",
     page: Annotated[Path | None, inputs.file_option("a page", ".html")] = None,
     junit: Annotated[Path | None, inputs.file_option("a test report (JUnit)", ".xml")] = None,
     output: inputs.TableOption = None,
+    tolerance: inputs.ToleranceOption = None,
+    of_output: Annotated[
+        str | None, Option(help="Name of the output, if there are several.")
+    ] = None,
     normalise: inputs.NormaliseOption = "unit",
     classes: inputs.ClassesOption = "",
     seed: inputs.SeedOption = 0,
 ) -> None:
     """Show which answers changed between two versions, and by which weights; the data need labels.
 
-    With --max-negative-flips, the upper bound (95 %) of the share of answers that became wrong
-    decides, so that a small sample does not pass by luck.
+    With --max-negative-flips, the upper bound (95 %) of the share of answers that became wrong (of
+    maps and numbers: worse by more than --tolerance) decides, so that a small sample does not pass
+    by luck.
     """
     limit = None if max_negative_flips is None else _share(max_negative_flips)
     before = inputs.instrumented(old)
     after = str(new) if new.suffix == ".tflite" else inputs.instrumented(new)
-    samples = inputs.dataset(data, before, normalise, labels=True, classes=classes)
+    labels = True if before.classes_of(of_output).has_one_class else "any"
+    samples = inputs.dataset(data, before, normalise, labels=labels, classes=classes)
     from nnslicer_tf import versions
 
-    result = versions.compare(before, after, samples.x, samples.y)
+    result = versions.compare(
+        before, after, samples.x, samples.y, tolerance=tolerance, output=of_output
+    )
     print(result.summary())
     inputs.show(result.to_frame(), output)
     causes, names = None, inputs.names(classes, samples.class_names)
-    if flips and len(result.negative):
+    if flips and len(result.negative) and labels is True:
         chosen = samples.x[result.negative[:flips]]
-        causes = versions.explain_flips(before, after, chosen, level=level, rng=seed)
+        causes = versions.explain_flips(
+            before, after, chosen, level=level, output=of_output, rng=seed
+        )
         causes.samples = result.negative[:flips]
         print("\n\n".join(causes.summary(i, names) for i in range(len(causes))))
     bound = result.upper_bound(len(result.negative))

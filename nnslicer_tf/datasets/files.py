@@ -30,7 +30,7 @@ def load_data(
     spec: str | os.PathLike,
     *,
     normalise: str = "unit",
-    labels: bool = True,
+    labels: bool | str = True,
     shape: Sequence[int] | None = None,
     split: str = "test",
     classes: Sequence[str] = (),
@@ -50,7 +50,8 @@ def load_data(
               label(s), class or target, or otherwise y.
         normalise: For public sets, see `load`. Images are divided by 255 if `"unit"`, and keep
             their values 0 … 255 if `"none"`. Values in other files are used unchanged.
-        labels: Whether there must be labels. If not, those in `.npz` files are not read.
+        labels: Whether there must be labels, classes. If not, those in `.npz` files are not read;
+            "any" are right answers of any kind, such as maps of classes or numbers.
         shape: Shape of one sample. Images are resized to its height and width, and converted to
             grey or colour by its channels; rows of a `.csv` file are reshaped to it.
         split: Split of a public set to use if `spec` does not name one.
@@ -137,7 +138,7 @@ def order_remedy(names: Sequence[str], option: str = "") -> str:
     return f"{option} {','.join(other)}" if option else f"classes={list(other)}"
 
 
-def _load_arrays(path: Path, labels: bool) -> Dataset:
+def _load_arrays(path: Path, labels: bool | str) -> Dataset:
     """Load an `.npz` file with x `(N, …)` and y `(N,)` integers or one-hot, or an `.npy` file."""
     try:
         with path.open("rb") as stored:
@@ -158,6 +159,8 @@ def _load_arrays(path: Path, labels: bool) -> Dataset:
         raise CorruptFileError(f"'{path}': x must be numbers of shape (N, …). Received: {received}")
     if not needs_y:
         return Dataset(x, _NO_LABELS, str(path), "", "none", 0)
+    if labels == "any":  # which the model checks
+        return Dataset(x, arrays["y"], str(path), "", "none", 0)
     y = as_class_indices(arrays["y"])
     if y.shape != x.shape[:1] or y.dtype.kind not in "iu" or not len(y):
         raise CorruptFileError(

@@ -107,13 +107,7 @@ class _HeldErrors:
         """
         if not self.by_labels:
             return (original - compressed).astype(np.float32)
-        kind = self.im.classes
-        if kind.is_binary:  # scores are −z and z
-            weights = (2 * (original - compressed))[..., None]
-        else:
-            weights = np.eye(kind.count)[original] - np.eye(kind.count)[compressed]
-        axis = kind.axis % len(kind.shape) + 1
-        return np.moveaxis(weights, -1, axis).astype(np.float32)
+        return self.im.classes.contrast(original, compressed).astype(np.float32)
 
     def attributions(self, x: np.ndarray, made: Arrays, direction: np.ndarray) -> Arrays:
         """Return each error's contribution to the fall of a score: operation → `(batch, …)`.
@@ -347,18 +341,14 @@ def compare_layers(
     """
     check_count("batch_size", batch_size)
     check_name("deviation", by, ("labels", "values"))
-    if len(im.output_names) > 1:
-        if output is None:
-            raise InvalidArgumentError(
-                f"'{im.model.name}' has several outputs: {', '.join(im.output_names)}. Name one: "
-                f"output={im.output_names[0]!r}."
-            )
+    whole, im = im, im.of_output(output)
+    if im is not whole:
         if isinstance(compressed, keras.Model):
-            place = im.output_operations.index(im.output_operation_of(output))
+            place = whole.output_operations.index(whole.output_operation_of(output))
             compressed = keras.Model(compressed.inputs, compressed.outputs[place])
         elif isinstance(compressed, InstrumentedModel):
             compressed = compressed.of_output(output)
-    im, kind = im.of_output(output), im.classes_of(output)
+    kind = im.classes
     x = im.check(x)
     counterpart, name = counterpart_of(im, compressed, x), im.output_operations[0]
     labels = None

@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 from keras import ops
+from scipy.special import log_softmax
 
 from nnslicer_tf._environment import track
 from nnslicer_tf.debugging.runs import Runs
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Synapses
+from nnslicer_tf.instrument.ablation import nearness
 from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.instrument.graph import gradient_function
+from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.recurrence import Member
 
 Arrays = dict[str, np.ndarray]
@@ -66,10 +70,11 @@ def gradient(
     _: bool = False,
     references: Mapping[int, Mapping[str, np.ndarray]] | None = None,
 ) -> SuspicionScores:
-    """Return gradient × activation for wrong minus right logit, averaged over failing samples.
+    """Return gradient × activation for the error of the answers, averaged over failing samples.
 
-    With references, right class → operation name → value, it is gradient × difference from these,
-    averaged over the failing samples of these classes.
+    The error is the wrong logit minus the right one, of maps summed over the wrong positions, or
+    the distance of numbers to the right ones. With references, right class → operation name →
+    value, it is gradient × difference from these, averaged over the samples of these classes.
     """
     recurrent = [o.layer for o in im.operations if isinstance(o.params, Member)]
     if recurrent:
@@ -81,16 +86,18 @@ def gradient(
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
     synapses = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
 
-    def gradients(x: np.ndarray, classes: np.ndarray) -> Arrays:
-        """Return the gradients of one class's score per sample; of a single sigmoid, −z or z."""
-        outputs, signs = np.array([im.classes.neuron(int(label)) for label in classes]).T
-        slopes = im.gradients(x, outputs, names, batch_size=len(x))
-        signs = signs.astype(np.float32)
-        return {n: v * signs.reshape(-1, *[1] * (v.ndim - 1)) for n, v in slopes.items()}
+    kind, samples, used = im.classes, runs.failing, 0
+    end = im.output_operations[0] if kind.is_number else im.logit_operation
+    directions = kind.contrast(samples.predicted, samples.right).astype(np.float32)
 
-    samples, used = runs.failing, 0
-    for label, rows in samples.by_class():
-        if references is not None and label not in references:
+    def error(values: Mapping[str, Any], weights: Any) -> Any:
+        products = values[end] * ops.reshape(weights, ops.shape(values[end]))
+        return ops.sum(products, axis=tuple(range(1, len(products.shape))))
+
+    slopes_of = gradient_function(im.graph, error, [end], names)
+    groups = samples.by_class() if references else [(-1, np.arange(len(samples)))]
+    for label, rows in groups:
+        if references and label not in references:
             continue
         reference = references[label] if references else {}  # missing values are zero
         used += len(rows)
@@ -98,14 +105,14 @@ def gradient(
             x = samples.x[batch]
             values = im.capture(x, len(x))
             changes = {name: values[name] - reference.get(name, np.float32(0)) for name in names}
-            wrong, right = (gradients(x, c[batch]) for c in (samples.predicted, samples.right))
-            slopes = {name: wrong[name] - right[name] for name in names}
+            parts = slopes_of(arrays_of(x), directions[batch])
+            slopes = dict(zip(names, parts, strict=True))
             for name in names:
                 neurons[name] += (slopes[name] * changes[name]).sum(axis=0, dtype=np.float64)
             # The gradient by the weights, with the changes of the inputs as inputs.
             for operation in im.operations:
                 kernel = operation.params
-                if isinstance(kernel, Synapses):
+                if isinstance(kernel, Synapses) and kernel.name in synapses:
                     inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
                     weights = ops.cast(kernel.variable(), "float32")
                     slope = ops.convert_to_tensor(slopes[operation.name])
@@ -123,8 +130,9 @@ def adjustment(im: InstrumentedModel, runs: Runs, progress: bool = False) -> Sus
 
     An adjusted channel has the value m + a · (value − m) + b · s, with its mean m and its spread s,
     for the pairs of `_ADJUSTMENTS`: a = 0 sets it to its mean, a = −1 mirrors it, a = 0.98 shifts
-    it. The loss is the cross-entropy over equally many failing and passing samples. First-order
-    effects choose the candidates; others score below these. Outputs score 0.
+    it. The loss is the cross-entropy (of maps, its mean over positions), or the distance of numbers
+    to the right ones, over equally many failing and passing samples. First-order effects choose the
+    candidates; others score below these. Outputs score 0.
     """
     failing, passing = (
         part.part(np.arange(min(len(part), _MAX_PATCHED))) for part in (runs.failing, runs.passing)
@@ -148,28 +156,33 @@ def adjustment(im: InstrumentedModel, runs: Runs, progress: bool = False) -> Sus
     def shifted(size: float) -> Mean:
         return Mean({name: means[name] + size * spreads[name] for name in means})
 
+    kind = im.classes
+
     def losses(rows: Any, y: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        logits = im.classes.scores(ablation.outputs(mask, rows)).astype(np.float64)
-        highest = logits.max(axis=1, keepdims=True)
-        total = np.log(np.exp(logits - highest).sum(axis=1)) + highest[:, 0]
-        return total - logits[np.arange(len(y)), y]
+        logits = ablation.outputs(mask, rows)
+        if kind.is_number:
+            return kind.distances(kind.answers(im.outputs_from(logits)), y)
+        likelihoods = log_softmax(kind.scores(logits).astype(np.float64), axis=-1)
+        return -np.take_along_axis(likelihoods, y[..., None], -1).reshape(len(y), -1).mean(axis=1)
+
+    # What lowers the loss: the right class's score less those of its rivals, or nearer numbers (a
+    # function after the last layer rises, so that its slope hardly matters).
+    logits = im.logits(x)
+    if kind.is_number:
+        towards = kind.contrast(right, kind.answers(im.outputs_from(logits)))
+    else:
+        chosen = np.eye(kind.count)[right]
+        rivals = nearness(kind.scores(logits), chosen) if kind.by_softmax else 0.0
+        towards = kind.of_scores(chosen - rivals) / max(1, np.prod(kind.positions))
+    towards = weights[:, None] * towards.reshape(len(x), -1)
 
     # Candidates: channels that never change, and those that matter most to first order.
     ablation = Ablation(im, shifted(0), "channel")
     keep = np.ones(ablation.units, np.float32)
     falls = []
     for size in (0.0, 1.0):
-        fall = np.zeros(ablation.units)
-        for label in np.unique(right):
-            chosen = right == label
-            neuron, sign = im.classes.neuron(int(label))
-            of_score = np.zeros(im[im.logit_operation].size, np.float32)
-            of_score[neuron] = sign
-            rows = ablation.rows(x[chosen], shifted(size))
-            each = np.ones((chosen.sum(), ablation.units), np.float32)
-            slopes = ablation.slopes(each, rows, of_score, float(im.classes.by_softmax))[1]
-            fall -= weights[chosen] @ slopes
-        falls.append(fall)
+        rows = ablation.rows(x, shifted(size))
+        falls.append(-ablation.slopes(keep, rows, towards.astype(np.float32), 0.0)[1])
     to_mean, shift = falls[0], np.abs(falls[1] - falls[0])
     orders = [np.argsort(-score, kind="stable") for score in (to_mean, shift, np.abs(to_mean))]
     always = np.flatnonzero(np.concatenate(silent))[: _CANDIDATES // 3]

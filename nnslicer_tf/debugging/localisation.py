@@ -17,7 +17,7 @@ from nnslicer_tf._training import (
 from nnslicer_tf.debugging.evidence import METHODS, SuspicionScores, channel_scores
 from nnslicer_tf.debugging.runs import Labelled, Runs
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
-from nnslicer_tf.instrument.outputs import check_classifier, check_synapses
+from nnslicer_tf.instrument.outputs import check_exclusive, check_synapses
 
 _LEVELS = ("channel", "neuron", "synapse", "layer")
 
@@ -84,20 +84,23 @@ def suspicious(
     passing: Labelled,
     method: str = "gradient",
     *,
+    output: str | None = None,
     progress: bool = True,
 ) -> Suspicion:
     """Score neurons and synapses by how much they cause wrong outputs.
 
     Args:
-        im: The model, a classifier.
-        failing: Misclassified samples, and their right classes.
-        passing: Correctly classified samples and their classes.
+        im: The model: a classifier, a segmentation, or a model of numbers or images.
+        failing: Samples with wrong answers, and the right ones; see `Runs.of`.
+        passing: Samples with good answers, and the right ones.
         method: One of `METHODS`.
 
-            - "gradient": gradient of the wrong logit minus the right one, times the activation.
+            - "gradient": gradient of the wrong logit minus the right one (of maps, summed over
+              wrong positions; of numbers, of the distance to the right ones), times the activation.
             - "adjustment": by how much the loss over failing and passing samples falls when a
               channel is set to its mean, mirrored there, scaled or shifted, whichever helps most;
               also finds dead, copied and swapped units. Slower; outputs are not suspects.
+        output: Name of the output that is meant; only operations before it get scores.
         progress: Show progress bars.
 
     Raises:
@@ -106,6 +109,7 @@ def suspicious(
         UnsupportedLayerError: if the gradient of a recurrent layer is asked for.
     """
     check_name("method", method, METHODS)
+    im = im.of_output(output)
     check_synapses(im)
     runs = Runs.of(im, failing, passing)
     return Suspicion(im, method, METHODS[method](im, runs, progress))
@@ -118,6 +122,7 @@ def mend(
     y: np.ndarray,
     how: str = "train",
     *,
+    output: str | None = None,
     channels: int = 1,
     epochs: int = 30,
     learning_rate: float = 1e-3,
@@ -128,11 +133,12 @@ def mend(
     Args:
         im: The model, whose outputs are logits or probabilities.
         suspicion: Scores of its channels; the output layer's are not changed.
-        x: A few samples `(samples, *input_shape)`, both misclassified ones and correctly
-            classified ones that should stay correct.
-        y: Their right classes `(samples,)`.
+        x: A few samples `(samples, *input_shape)`, both failing ones and passing ones that should
+            stay so.
+        y: Their right answers: classes `(samples, …)`, of maps at each position, or numbers.
         how: "mask" sets the synapses that feed the channels to zero; "scale" multiplies them by
             the factor with the smallest loss on the samples; "train" trains only them, with Adam.
+        output: Name of the output that is mended; needed if there are several.
         channels: Number of channels.
         epochs: For "train": passes over the samples.
         learning_rate: For "train".
@@ -144,10 +150,12 @@ def mend(
     """
     check_name("way of mending", how, ("mask", "scale", "train"))
     check_count("epochs", epochs)
-    check_classifier(im, exclusive=True, one_output=True)
+    whole, im = im.copy(), im.of_output(output)
+    check_exclusive(im)
     x, y = im.labelled(x, y)
+    y = y if im.classes.is_number else y[..., None]
     masks = suspicious_synapses(im, suspicion, channels)
-    copy = im.copy()
+    copy = whole.of_output(output)  # which shares its weights
     model, kernels = copy.model, copy.kernels
     if how == "train":
         for layer in model.layers:  # statistics stay fixed
@@ -163,7 +171,7 @@ def mend(
             return model.train_on_batch(x[rows], y[rows])
 
         train_epochs(step, len(x), epochs, min(32, len(x)), generator, progress=False)
-        return model
+        return whole.model
 
     def scale(factor: float) -> None:
         for name, mask in masks.items():
@@ -176,9 +184,9 @@ def mend(
     for factor in factors:
         scale(factor)
         outputs = keras.ops.convert_to_tensor(model.predict_on_batch(x))
-        losses.append(float(loss(y[:, None], outputs)))
+        losses.append(float(loss(y, outputs)))
     scale(factors[int(np.argmin(losses))])
-    return model
+    return whole.model
 
 
 def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: int = 1) -> Masks:

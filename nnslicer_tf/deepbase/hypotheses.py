@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from nnslicer_tf._checks import ArrayLike, as_array, check_labels, check_number
+from nnslicer_tf._checks import ArrayLike, as_array, check_labels, check_number, of_user
 from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
 Behaviour = Callable[[np.ndarray], np.ndarray]
@@ -118,7 +118,8 @@ class HypothesisSet:
         behaviours = {}
         for name in self._hypotheses if names is None else names:
             h = self._hypotheses[name]
-            values = _numbers(name, h(x)) if callable(h) else h[rows[rows < len(h)]]
+            with of_user(f"hypotheses[{name!r}]"):
+                values = _numbers(name, h(x)) if callable(h) else h[rows[rows < len(h)]]
             if len(values) != len(rows):
                 raise InvalidArgumentError(
                     f"Hypothesis {name!r} gives {len(values)} behaviours for {len(rows)} records "

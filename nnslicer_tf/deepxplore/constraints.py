@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from nnslicer_tf._checks import of_user
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 ProjectionFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -90,7 +91,8 @@ class Projection(Constraint):
 
     def project(self, x: np.ndarray, seeds: np.ndarray) -> np.ndarray:
         """Return the function's result, which must keep the shape."""
-        projected = np.asarray(self.function(x, seeds), np.float32)
+        with of_user("constraint"):
+            projected = np.asarray(self.function(x, seeds), np.float32)
         if projected.shape != x.shape:
             raise InputShapeError(
                 f"The constraint's function must return inputs of shape {x.shape}. Received: "

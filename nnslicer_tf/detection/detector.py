@@ -112,7 +112,8 @@ class Detector(BaseEstimator):
         self.check_parameters()
         rate = check_number("false_positive_rate", self.false_positive_rate, "(0, 1)")
         share = check_number("held_out", self.held_out, "(0, 1)")
-        count = check_classifier(self.im, exclusive=True) if self.needs_classes else 0
+        of_classes = {"exclusive": True, "one_output": True}
+        count = check_classifier(self.im, **of_classes) if self.needs_classes else 0
         _ = self.im.input_shape  # raises an error for several inputs
         x = self.im.check(X)
         x = x if y is None else x[check_labels(y, len(x), 2) == 0]

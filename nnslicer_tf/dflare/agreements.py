@@ -38,11 +38,6 @@ class Agreement(ShownAsTable):
     # of `pruning.shrink`.
     quality: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    @property
-    def accuracies(self) -> tuple[float, float]:
-        """Accuracy of the original and of the compressed model; NaN if there is none."""
-        return self.quality.get("accuracy", (float("nan"), float("nan")))
-
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per input."""
         columns: dict[str, np.ndarray] = {}

@@ -47,8 +47,8 @@ def ends_of(model: keras.Model, several_outputs: bool = False) -> tuple[Sequence
         )
     if len(outputs) > 1 and not several_outputs:
         raise InvalidArgumentError(
-            f"Model '{model.name}' has {len(outputs)} outputs, and a classifier has one. "
-            "Choose one: keras.Model(model.inputs, model.outputs[0])."
+            f"Model '{model.name}' has {len(outputs)} outputs, and one is needed here. Choose one: "
+            "ModelPair(…, output='name'), or keras.Model(model.inputs, model.outputs[0])."
         )
     return inputs, outputs
 

@@ -15,8 +15,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_array, check_name, check_number
-from nnslicer_tf._environment import hidden_stderr
-from nnslicer_tf._litert import LiteRTModel
+from nnslicer_tf._litert import LiteRTModel, to_litert
 from nnslicer_tf._numerics import smallest
 from nnslicer_tf.dflare.classifiers import ends_of
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
@@ -96,12 +95,13 @@ def _pruned(model: keras.Model, ratio: float, layers: Sequence[str] | None) -> k
 def _converted(
     model: keras.Model, method: str, samples: DataLike | None, keep: Sequence[str]
 ) -> bytes:
-    """Convert to TFLite, with the converter's output and warnings suppressed."""
+    """Quantise with TensorFlow's converter."""
     import tensorflow as tf
-    from tensorflow.lite.python.convert import ConverterError
 
     if isinstance(keep, str):
         raise InvalidArgumentError(f"keep must be a list of names. Received: the string {keep!r}")
+    if keep and method != "int8":
+        raise InvalidArgumentError(f"keep is for the method 'int8'. Received: method {method!r}")
     calibration = None
     if method != "dynamic":  # activations are calibrated
         check_one_output(model, several=True)
@@ -116,43 +116,36 @@ def _converted(
                 "Integer quantisation needs samples: pass a few hundred preprocessed inputs."
             )
         calibration = Samples(samples, model.input_shape[1:]).array()
-    converter = tf.lite.TFLiteConverter.from_keras_model(model)
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    if calibration is not None:
+
+    def convert(converter: Any) -> bytes:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if calibration is None:
+            return converter.convert()
         converter.representative_dataset = lambda: ([sample[None]] for sample in calibration)
-    experimental = tf.lite.experimental
-    with hidden_stderr(), redirect_stdout(StringIO()), warnings.catch_warnings():
         if keep:
-            warnings.simplefilter("ignore")
-            options = experimental.QuantizationDebugOptions(
-                denylisted_nodes=list(keep), fully_quantize=True
-            )
-            samples_of = converter.representative_dataset
+            experimental = tf.lite.experimental
             debugger = experimental.QuantizationDebugger(
-                converter=converter, debug_dataset=samples_of, debug_options=options
+                converter=converter,
+                debug_dataset=converter.representative_dataset,
+                debug_options=experimental.QuantizationDebugOptions(
+                    denylisted_nodes=list(keep), fully_quantize=True
+                ),
             )
             # The converter would ignore unknown names.
             calibrated = LiteRTModel(debugger.calibrated_model, "the calibrated model")
             for name in keep:
                 check_name("tensor", name, [t["name"] for t in calibrated.tensors.values()])
             return debugger.get_nondebug_quantized_model()
-        warnings.filterwarnings("ignore", message="Statistics for quantized inputs")
-        if calibration is not None:
-            sets, integers = tf.lite.OpsSet, {"int8": tf.int8, "int16": tf.int16}[method]
-            operations = {
-                "int8": sets.TFLITE_BUILTINS_INT8,
-                "int16": sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8,
-            }[method]
-            converter.target_spec.supported_ops = [operations]
-            converter.inference_input_type = converter.inference_output_type = integers
-        try:
-            return converter.convert()
-        except ConverterError as error:
-            raise UnsupportedLayerError(
-                "TensorFlow's converter cannot convert this model, for instance because it has "
-                "recurrent layers. Convert it yourself and pass the file, or prune it instead. It "
-                f"says: {str(error).strip().splitlines()[-1][:200]}"
-            ) from error
+        sets, integers = tf.lite.OpsSet, {"int8": tf.int8, "int16": tf.int16}[method]
+        operations = {
+            "int8": sets.TFLITE_BUILTINS_INT8,
+            "int16": sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8,
+        }[method]
+        converter.target_spec.supported_ops = [operations]
+        converter.inference_input_type = converter.inference_output_type = integers
+        return converter.convert()
+
+    return to_litert(model, convert)
 
 
 def _quantised_by_recipe(

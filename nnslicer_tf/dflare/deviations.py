@@ -185,7 +185,7 @@ class DeviationSet(ShownAsTable):
             change, axes = b.astype(np.float64).reshape(a.shape) - a, tuple(range(1, a.ndim))
             known["L∞"] = np.abs(change).max(axis=axes, initial=0.0)
             known["L2"] = np.sqrt((change**2).sum(axis=axes))
-            if self.seeds.ndim == 4:
+            if a.dtype == np.uint8:
                 known["SSIM"] = structural_similarity(a, b)
         return known
 
@@ -211,6 +211,7 @@ class DeviationSet(ShownAsTable):
         rows = self.to_frame()[self.found].iloc[order].to_dict("records")
         scale = np.ptp(self.seeds, axis=0)
         are_images = seeds.ndim == 4
+        low, high = (0, 255) if seeds.dtype == np.uint8 else (self.seeds.min(), self.seeds.max())
         figure = Figure(figsize=(6.6, 2.3 * len(rows)), layout="constrained")
         axes = figure.subplots(len(rows), 3 if are_images else 1, squeeze=False)
         for line, seed, image, row in zip(axes, seeds, images, rows, strict=True):
@@ -226,14 +227,14 @@ class DeviationSet(ShownAsTable):
             true = f", a {row['true label']}" if "true label" in row else ""
             if are_images:
                 for axis, picture in zip(line, (seed, image), strict=False):
-                    if picture.shape[-1] == 1:
-                        axis.imshow(picture[..., 0], cmap="gray", vmin=0, vmax=255)
-                    else:
-                        axis.imshow(np.clip(picture, 0, 255).astype(np.uint8))
+                    if picture.dtype == np.uint8 and picture.shape[-1] in (3, 4):
+                        axis.imshow(picture)
+                    else:  # also spectrograms
+                        axis.imshow(picture.mean(axis=-1), cmap="gray", vmin=low, vmax=high)
                 change = image.astype(float).mean(axis=-1) - seed.astype(float).mean(axis=-1)
                 end = np.abs(change).max() or 1
                 line[2].imshow(change, cmap="RdBu", vmin=-end, vmax=end)
-                distances = f"L∞ {row['L∞']:.0f}, L2 {row['L2']:.0f}"
+                distances = f"L∞ {row['L∞']:.4g}, L2 {row['L2']:.4g}"
                 if not np.isnan(row.get("SSIM", np.nan)):
                     distances += f", SSIM {row['SSIM']:.2f}"
                 line[0].set_title(f"seed {row['seed']}{true}", fontsize=9)

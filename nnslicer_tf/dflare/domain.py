@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, of_user
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
@@ -129,8 +129,10 @@ class Domain(ABC):
         """Return a mutant of `x` by the named operator, and the mutation for the trace."""
         check_name("operator", operator, self.operators)
         chosen = self.operators[operator]
-        parameters = chosen.draw(rng, x)
-        return self._within(chosen.apply(x, parameters), x), Mutation(operator, parameters)
+        with of_user(f"operators[{operator!r}]"):
+            parameters = chosen.draw(rng, x)
+            mutant = chosen.apply(x, parameters)
+        return self._within(mutant, x), Mutation(operator, parameters)
 
     def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
         """Interpolate between `x` (share 0) and `mutant` (1); override it for non-convex inputs."""
@@ -265,8 +267,8 @@ def check_outputs(
             f"{str(outputs[row])[:200]}). Check its weights and the preprocessing."
         )
     remedy = (
-        "pass ModelPair(…, tolerance=), the largest distance of two answers that agree: the root "
-        "mean square of their differences, in their own unit."
+        "pass ModelPair(…, tolerance=) or --tolerance, the largest distance of two answers that "
+        "agree: the root mean square of their differences, in their own unit."
     )
     if kind.is_number:
         if tolerance is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_name, check_number
+from nnslicer_tf._checks import check_name, check_number, of_user
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import TASKS
 from nnslicer_tf.dflare.classifiers import (
@@ -20,8 +20,9 @@ from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.tables import SignalDomain, TableDomain
 from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.outputs import tasks_of_losses
+from nnslicer_tf.instrument.plausibility import warn
 
 MAX_CHUNK = 1024  # inputs preprocessed and queried at once, if they fit into memory
 _MIN_STEPS = 1000  # columns from which on rows are signals, not rows of a table
@@ -46,6 +47,7 @@ class ModelPair:
         tolerance: How far two answers may be apart and still agree. Numbers need it: the root mean
             square of their differences, in their own unit. Of maps and independent labels it is the
             share of positions that may differ; None: no position.
+        output: Name of the output that is compared, of Keras models with several.
 
     Raises:
         InvalidArgumentError, CorruptFileError: as `as_classifier`.
@@ -62,7 +64,15 @@ class ModelPair:
         batch_size: int = 32,
         task: str | None = None,
         tolerance: float | None = None,
+        output: str | None = None,
     ) -> None:
+        if output is not None:
+            original, compressed = (
+                instrumented(model).of_output(output)
+                if isinstance(model, (keras.Model, InstrumentedModel))
+                else model
+                for model in (original, compressed)
+            )
         if task is not None:
             check_name("task", task, TASKS)
         if tolerance is not None:
@@ -83,10 +93,11 @@ class ModelPair:
     def for_seeds(self, seeds: np.ndarray) -> "ModelPair":
         """Return the pair with the domain of these seeds, unless it has one already.
 
-        Bytes of three axes, and numbers of 0 to 255 of four, are images. `(seeds, length)` integers
-        are sentences if the original is a Keras model with an embedding, which defines similar
-        words. Other `(seeds, columns)` numbers are table rows, or signals from 1,000 columns on,
-        like `(seeds, steps, …)`, such as spectrograms; their ranges are those of the seeds.
+        Bytes of three or four axes are images. `(seeds, length)` integers are sentences if the
+        original is a Keras model with an embedding, which defines similar words. Other
+        `(seeds, columns)` numbers are table rows, or signals from 1,000 columns on, like
+        `(seeds, steps, …)`, such as spectrograms; their ranges are those of the seeds. A
+        `PlausibilityWarning` says so if these could be images.
 
         Raises:
             InputShapeError: if there is no domain for this shape.
@@ -101,9 +112,7 @@ class ModelPair:
             if isinstance(layer, keras.layers.Embedding) and layer.built:
                 embeddings.append(layer)
         domain: Domain
-        has_values = seeds.size and seeds.dtype.kind in "biuf"
-        is_beyond = has_values and (seeds.min() < 0 or seeds.max() > 255)
-        if (seeds.ndim == 4 and not is_beyond) or (seeds.ndim == 3 and seeds.dtype == np.uint8):
+        if seeds.ndim in (3, 4) and seeds.dtype == np.uint8:
             domain = ImageDomain()
         elif embeddings:
             largest = max(embeddings, key=lambda layer: layer.input_dim)
@@ -112,6 +121,14 @@ class ModelPair:
             domain = TableDomain(seeds)
         elif seeds.ndim in (2, 3, 4):
             domain = SignalDomain(seeds)
+            low, high = float(seeds.min()), float(seeds.max())
+            if seeds.ndim == 4 and low >= 0 and high <= 255:
+                times = " * 255" if high <= 1 else ""
+                warn(
+                    f"Seeds of {seeds.dtype} from {low:g} to {high:g} are mutated as signals. Pass "
+                    f"images as np.rint(seeds{times}).astype('uint8'), with preprocess= for the "
+                    "models' scale; ModelPair(…, domain=SignalDomain(seeds)) hides this warning."
+                )
         else:
             raise InputShapeError(
                 f"No domain accepts seeds of shape {seeds.shape}. There are domains for images "
@@ -133,18 +150,21 @@ class ModelPair:
 
     def inputs(self, batch: np.ndarray) -> np.ndarray:
         """Return the models' inputs for seeds or their mutants."""
-        preprocess = self.domain.as_inputs if self.preprocess is None else self.preprocess
-        return np.asarray(preprocess(batch))
+        with of_user("preprocess"):
+            preprocess = self.domain.as_inputs if self.preprocess is None else self.preprocess
+            return np.asarray(preprocess(batch))
 
     def ask(self, batch: np.ndarray) -> Answers:
         """Query both models with seeds or their mutants `(batch, ...)`; check their outputs."""
         parts = []
         for inputs in self._chunks(batch):
-            original = self.original.probabilities(inputs)
+            with of_user("original"):
+                original = self.original.probabilities(inputs)
             step, limit = self.original.resolution, self.tolerance
             kind = kind_of(original, step, self.task, limit, self._of_loss())
             check_outputs(original, kind, step, "original", limit)
-            compressed = self.compressed.probabilities(inputs)
+            with of_user("compressed"):
+                compressed = self.compressed.probabilities(inputs)
             if original.shape != compressed.shape:
                 raise InvalidArgumentError(
                     "The two models must give outputs of the same shape. Received: original "

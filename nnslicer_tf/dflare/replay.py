@@ -18,42 +18,6 @@ from nnslicer_tf.dflare.domain import NO_LABEL
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 
-_TEST = '''\
-"""Inputs on which a compressed model once answered differently from its original.
-
-    COMPRESSED_MODEL=new.tflite pytest .
-
-The variable names a .tflite, .keras or .h5 file. `deviations.npz` holds the inputs as the models
-take them, and the original model's labels.
-"""
-
-import os
-from pathlib import Path
-
-import numpy as np
-import pytest
-
-from nnslicer_tf.dflare.classifiers import as_classifier
-from nnslicer_tf.dflare.domain import class_probabilities
-
-with np.load(Path(__file__).parent / "deviations.npz") as _file:
-    INPUTS, LABELS = _file["inputs"], _file["labels"]
-
-
-@pytest.fixture(scope="module")
-def compressed():
-    path = os.environ.get("COMPRESSED_MODEL")
-    if not path:
-        pytest.fail("Set COMPRESSED_MODEL to the file of the model to test.")
-    return as_classifier(path)
-
-
-@pytest.mark.parametrize("case", range(len(INPUTS)))
-def test_the_compressed_model_answers_as_the_original_did(compressed, case):
-    outputs = compressed.probabilities(INPUTS[case : case + 1])
-    assert class_probabilities(outputs)[0].argmax() == LABELS[case]
-'''
-
 
 def verify(pair: ModelPair, found: DeviationSet) -> np.ndarray:
     """Check which deviations can be reproduced.
@@ -153,5 +117,5 @@ def export_suite(
     with atomic_path(test.with_name("deviations.npz")) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, inputs=inputs, labels=found.labels[:, 0])
     with atomic_path(test) as temporary:
-        temporary.write_text(_TEST, encoding="utf-8")
+        temporary.write_bytes(Path(__file__).with_name("test_deviations.txt").read_bytes())
     return test

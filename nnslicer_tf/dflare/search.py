@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnslicer_tf._checks import check_count, check_name, check_number
+from nnslicer_tf._checks import check_count, check_name, check_number, of_user
 from nnslicer_tf.dflare.domain import Answers, Domain, Mutation
 
 Fitness = Callable[[float, float, bool], bool]
@@ -156,7 +156,8 @@ class DFlare(SearchAlgorithm):
     def accepts(self, distance: float, best: float, new: bool) -> bool:
         """Return whether a mutant with D `distance` replaces the best input, with D `best`."""
         if callable(self.fitness):
-            return self.fitness(distance, best, new)
+            with of_user("fitness"):
+                return self.fitness(distance, best, new)
         # The best input was observed before, so its own O is 0.
         return distance / self.delta + (new and self.fitness == "novelty") >= best / self.delta
 
@@ -168,7 +169,8 @@ class DFlare(SearchAlgorithm):
         seen = _SeenStates(self.radius)
         best, rejected = (yield from _ask(seed, (), seen)), 0
         while not best.deviates:
-            last = select(accepted / (used + 1e-7), last, rng)
+            with of_user("selection"):
+                last = select(accepted / (used + 1e-7), last, rng)
             x, mutation = domain.mutate(best.x, names[last], rng)
             mutant = yield from _ask(x, (*best.trace, mutation), seen)
             if not mutant.deviates and mutant.labels != best.labels:

@@ -224,7 +224,7 @@ class Ablation:
             flat_values, slopes = self.slopes(flat, rows, weights, rivals)
             score = flat_values.astype(np.float64) @ weights.astype(np.float64)
             if rivals:
-                score -= rivals * (flat_values * _nearness(flat_values, weights)).sum(axis=1)
+                score -= rivals * (flat_values * nearness(flat_values, weights)).sum(axis=1)
             scores.append(score.reshape(rows.samples, rows.donors).mean(axis=1))
             effects.append(slopes)
         joined = np.concatenate(effects) if effects[0].ndim > 1 else sum(effects)
@@ -366,7 +366,7 @@ class Ablation:
         return Rows(inputs, base, constants, samples, donors)
 
 
-def _nearness(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def nearness(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the weight of each rival of a class in its score; see `RIVALS`."""
     spread = values.std(axis=-1, keepdims=True) + 1e-6
     scaled = values / spread - 1e9 * (weights > 0)

@@ -44,7 +44,7 @@ class Constant:
     """A value that depends on no input of the model, but perhaps on variables.
 
     `read` returns it. If it is `batched`, the first axis of its shape is the batch's, of size 1.
-    `follows` says whether it may change with variables.
+    `variables` are those with which it may change.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Constant:
         shape: Sequence[int],
         dtype: Any,
         batched: bool,
-        follows: bool,
+        variables: Sequence[keras.Variable],
     ) -> None:
         self._read = read
         self.shape = (1, *shape[1:]) if batched else tuple(shape)
         self.dtype = keras.backend.standardize_dtype(dtype)
         self.batched = batched
-        self.follows = follows
+        self.variables = variables
 
     def value(self) -> Any:
         """Return the value, computed from the current variables, with a batch axis of size 1."""
@@ -79,11 +79,21 @@ def of_constants(layer: keras.Operation, args: tuple, kwargs: Mapping, specs: An
         now = keras.tree.map_structure(current, (args, kwargs))
         return keras.tree.flatten(layer(*now[0], **now[1]))[place]
 
+    variables = variables_of((args, kwargs))
     leaves = [
-        Constant(partial(read, place), spec.shape, spec.dtype, batched=True, follows=True)
+        Constant(partial(read, place), spec.shape, spec.dtype, True, variables)
         for place, spec in enumerate(keras.tree.flatten(specs))
     ]
     return keras.tree.pack_sequence_as(specs, leaves)
+
+
+def variables_of(structure: Any) -> list[keras.Variable]:
+    """Return the variables among arguments, and those with which their `Constant`s may change."""
+    found: dict[int, keras.Variable] = {}
+    for leaf in keras.tree.flatten(structure):
+        own = leaf.variables if isinstance(leaf, Constant) else [leaf]
+        found |= {id(v): v for v in own if isinstance(v, keras.Variable)}
+    return list(found.values())
 
 
 def current(value: Any) -> Any:
@@ -155,8 +165,7 @@ def expand(
                 "weights as an option of a function, which would not follow them. Write the "
                 "function with others of keras.ops, such as maximum and minimum."
             )
-    arguments_follow = any(isinstance(x, keras.Variable) for x in received)
-    arguments_follow |= any(isinstance(x, Constant) and x.follows for x in received)
+    of_arguments = variables_of(structure)
 
     def constant(place: int, leaf: Any) -> Any:
         if not is_value(leaf):
@@ -169,9 +178,10 @@ def expand(
                 "a batch. Analyses need a model that treats each sample alike."
             )
         finite = np.clip(value, -_LIMIT, _LIMIT) if value.dtype.kind == "f" else value
-        follows = arguments_follow or not np.array_equal(value, other)
+        follows = of_arguments or not np.array_equal(value, other)
         read = partial(_leaf, run, place) if follows else partial(np.asarray, finite)
-        return Constant(read, value.shape, value.dtype, batched, follows)
+        variables = [*of_arguments, *weights] if follows else ()
+        return Constant(read, value.shape, value.dtype, batched, variables)
 
     calls, outputs = keras.tree.pack_sequence_as(
         expansion.structure(), [constant(place, leaf) for place, leaf in enumerate(leaves)]
@@ -282,6 +292,17 @@ def one_run() -> Iterator[None]:
     finally:
         if outermost:
             _RUNS.leaves = None
+
+
+@contextmanager
+def with_moved(variables: Iterable[keras.Variable]) -> Iterator[None]:
+    """Give variables other values for a while, for which constants are computed anew."""
+    before, _RUNS.leaves = getattr(_RUNS, "leaves", None), {}
+    try:
+        with keras.StatelessScope(moved(variables)):
+            yield
+    finally:
+        _RUNS.leaves = before
 
 
 def moved(variables: Iterable[keras.Variable]) -> list[tuple[keras.Variable, Any]]:

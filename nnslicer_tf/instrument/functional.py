@@ -128,8 +128,9 @@ def in_order(model: keras.Model, x: Any) -> list[Any]:
     if not isinstance(x, Mapping):
         return keras.tree.flatten(x)
     structure = structure_of(model, "input")
-    by_key = sorted(structure) if isinstance(structure, Mapping) else map(input_name, model.inputs)
-    return [x[key] for key in by_key]
+    if isinstance(structure, Mapping):
+        return keras.tree.flatten({key: x[key] for key in structure})
+    return [x[input_name(tensor)] for tensor in model.inputs]
 
 
 def flat_shapes(shape: Any) -> list[Shape]:

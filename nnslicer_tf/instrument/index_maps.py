@@ -56,7 +56,10 @@ def sources_of(
     if not (source >= INSERTED).all() or not (source < count).all() or (source % 1).any():
         return None
     source = source.astype(np.int64)
-    # Random values of both signs must come out unchanged, those of every sample for itself.
-    values = np.random.default_rng(0).normal(size=(3, count)).astype(np.float32)
+    # Random values of both signs and all magnitudes, since a bound may be far away, must come out
+    # unchanged, those of every sample for itself.
+    magnitudes = np.array([[1.0], [1e-3], [1e3], [1e6]])
+    values = np.random.default_rng(0).normal(size=(len(magnitudes), count)) * magnitudes
+    values = values.astype(np.float32)
     expected = np.where(source == INSERTED, 0, values[:, source])
     return source if np.array_equal(send(values), expected) else None

@@ -14,8 +14,8 @@ import keras
 import numpy as np
 from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import check_count, check_name, counted, did_you_mean
-from nnslicer_tf._environment import track
+from nnslicer_tf._checks import check_count, check_name, counted, did_you_mean, of_user
+from nnslicer_tf._environment import progress_bar, track
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.datasets import Dataset, load_data
@@ -75,6 +75,7 @@ class InstrumentedModel(ShownAsTable):
             recognised by a final softmax, sigmoid or other function with values from 0 to 1, and
             otherwise by the loss that the model was compiled with. Without one, a single value is
             taken for a number, and several for logits of classes.
+        progress: Show a progress bar, if wrapping takes more than two seconds.
 
     Attributes:
         model: The original model; with `preprocess`, a new one that shares its layers.
@@ -102,37 +103,39 @@ class InstrumentedModel(ShownAsTable):
         preprocess: Callable[[Any], Any] | None = None,
         bounds: Bounds | None = None,
         task: str | Mapping[str, str] | None = None,
+        progress: bool = True,
     ) -> None:
         if not isinstance(model, keras.Model):
             raise InvalidArgumentError(
                 f"InstrumentedModel needs a Keras model. Received: {type(model).__name__}"
             )
         self.bounds = None if bounds is None else _range(bounds)
-        functional = as_functional(model, input_shape)
-        compiled = model
-        if preprocess is not None:
-            model = functional = _preprocessed(functional, preprocess, input_shape)
-        self.model = model
-        self.functional = functional
-        self.given_shape = input_shape
-        self.given_task = task
-        self.columns: tuple[str, ...] = ()
-        traced = trace(functional, input_shape)
-        self.graph: Graph = build_graph(traced)
-        self._endings = mark_final(self.graph)
-        self._bounds: dict[str, Bounds | None] = {}
-        for name, tensor in zip(self.graph.inputs, functional.inputs, strict=True):
-            by_dtype = bounds_of_dtype(keras.backend.standardize_dtype(tensor.dtype))
-            tokens = self.graph.vocabulary(name)
-            limits = self.bounds or (by_dtype if tokens is None else (0.0, tokens - 1.0))
-            self._bounds[name] = WholeBounds(limits) if by_dtype and limits else limits
-        if len(self._bounds) == 1:
-            (known,) = self._bounds.values()
-            self.bounds = known if known is None or np.isfinite(known).all() else None
-        self._captures: dict[tuple[str, ...], Callable] = {}
-        self._gradients: dict[tuple, Callable] = {}
-        self._prepared: dict[Hashable, tuple[tuple[int, ...], Any]] = {}
-        examples = compare_with_original(model, functional, self.graph, traced, self.bounds)
+        with progress_bar(f"Wrapping {model.name}", 1, progress):
+            functional = as_functional(model, input_shape)
+            compiled = model
+            if preprocess is not None:
+                model = functional = _preprocessed(functional, preprocess, input_shape)
+            self.model = model
+            self.functional = functional
+            self.given_shape = input_shape
+            self.given_task = task
+            self.columns: tuple[str, ...] = ()
+            traced = trace(functional, input_shape)
+            self.graph: Graph = build_graph(traced)
+            self._endings = mark_final(self.graph)
+            self._bounds: dict[str, Bounds | None] = {}
+            for name, tensor in zip(self.graph.inputs, functional.inputs, strict=True):
+                by_dtype = bounds_of_dtype(keras.backend.standardize_dtype(tensor.dtype))
+                tokens = self.graph.vocabulary(name)
+                limits = self.bounds or (by_dtype if tokens is None else (0.0, tokens - 1.0))
+                self._bounds[name] = WholeBounds(limits) if by_dtype and limits else limits
+            if len(self._bounds) == 1:
+                (known,) = self._bounds.values()
+                self.bounds = known if known is None or np.isfinite(known).all() else None
+            self._captures: dict[tuple[str, ...], Callable] = {}
+            self._gradients: dict[tuple, Callable] = {}
+            self._prepared: dict[Hashable, tuple[tuple[int, ...], Any]] = {}
+            examples = compare_with_original(model, functional, self.graph, traced, self.bounds)
         given = {None: task} if isinstance(task, str) else dict(task or {})
         tasks = {self.output_operation_of(name): one for name, one in given.items()}
         losses = tasks_of_losses(compiled, self.outputs, self.graph.outputs)
@@ -288,11 +291,16 @@ class InstrumentedModel(ShownAsTable):
     def of_output(self, output: str | None) -> "InstrumentedModel":
         """Return the model with one of its outputs, itself if it has no other; weights are shared.
 
-        Arguments and errors are those of `output_operation_of`.
+        Raises InvalidArgumentError if there is no such output, or several and none is named.
         """
         name = self.output_operation_of(output)
         if len(self.graph.outputs) == 1:
             return self
+        if output is None:
+            raise InvalidArgumentError(
+                f"'{self.model.name}' has several outputs: {', '.join(self.output_names)}. Name "
+                f"one: output={self.output_names[0]!r}."
+            )
         end = self.functional.outputs[self.graph.outputs.index(name)]
         return self._ending_in(end, bounds=self.bounds, task=self.classes_of(name).task)
 
@@ -323,7 +331,10 @@ class InstrumentedModel(ShownAsTable):
             return Samples(data, self.input_shape, bounds, columns=self.columns)
         structure = structure_of(self.functional, "input")
         keys = structure if isinstance(structure, Mapping) else {}
-        names = {key: input_name(tensor) for key, tensor in keys.items()}
+        names = {k: input_name(t) for k, t in keys.items() if isinstance(t, keras.KerasTensor)}
+        if len(names) < len(keys) and isinstance(data, Mapping) and set(data) == set(keys):
+            parts = keras.tree.flatten({key: data[key] for key in keys})  # nested, as the inputs
+            data = dict(zip(self.graph.inputs, parts, strict=False))
         return Samples(data, self.input_shapes, self._bounds, names)
 
     def _only_input(self, data: Mapping) -> Any:
@@ -550,7 +561,8 @@ class InstrumentedModel(ShownAsTable):
         if key not in self._gradients:
             self._gradients[key] = gradient_function(self.graph, target, needed, names)
         pairs = zip(stream, extra, strict=True)
-        parts = [self._gradients[key](arrays_of(batch), *more) for batch, more in pairs]
+        with of_user("of"):
+            parts = [self._gradients[key](arrays_of(batch), *more) for batch, more in pairs]
         return Activations(
             {name: np.concatenate([part[i] for part in parts]) for i, name in enumerate(names)}
         )
@@ -684,9 +696,11 @@ def _preprocessed(
             "preprocess needs a model with one input. Put the preprocessing into the model."
         )
     inputs = keras.Input(input_shape or model.inputs[0].shape[1:])
+    with of_user("preprocess"):
+        prepared = preprocess(inputs)
     try:
         # Not model(…), which would prefix the operations' names with the nested model's name.
-        return keras.Model(inputs, model.call(preprocess(inputs)), name=model.name)
+        return keras.Model(inputs, model.call(prepared), name=model.name)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             "preprocess must be a Keras layer, or a function written with keras.ops and "

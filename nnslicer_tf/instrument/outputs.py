@@ -219,19 +219,25 @@ def check_classifier(im: Any, *, exclusive: bool = False, one_output: bool = Fal
             f"Model '{name}' is not a classifier: its output has the shape {shape}, expected one "
             f"score for each class, or one sigmoid for two classes. {classes.remark}"
         )
-    if exclusive and classes.is_multi_label:
-        raise InvalidArgumentError(
-            f"This analysis needs classes that exclude each other; '{name}' has a sigmoid for each "
-            f"of {classes.count} labels. Pass a model that ends in logits, a softmax or one "
-            f"sigmoid. {classes.remark}"
-        )
+    if exclusive:
+        check_exclusive(im)
     if one_output and len(im.output_operations) > 1:
         raise InvalidArgumentError(
             f"This analysis needs a model with one output; '{name}' has "
             f"{len(im.output_operations)}: {', '.join(im.outputs)}. Choose one: "
-            "keras.Model(model.inputs, model.outputs[0])."
+            f"InstrumentedModel(model).of_output({im.output_names[0]!r})."
         )
     return classes.count
+
+
+def check_exclusive(im: Any) -> None:
+    """Raise InvalidArgumentError if a model has independent labels; maps and numbers pass."""
+    if im.classes.is_multi_label:
+        raise InvalidArgumentError(
+            f"This analysis needs classes that exclude each other; '{im.model.name}' has a sigmoid "
+            f"for each of {im.classes.count} labels. Pass a model that ends in logits, a softmax "
+            f"or one sigmoid. {im.classes.remark}"
+        )
 
 
 def check_synapses(im: Any) -> None:

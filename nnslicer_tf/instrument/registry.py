@@ -1,13 +1,13 @@
 """The registry of layer classes and their operations, and why some classes have none."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
 
 from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError, UnsupportedLayerError
-from nnslicer_tf.instrument.operations import Step
+from nnslicer_tf.instrument.operations import Elementwise, Step
 
 Shape = tuple[int, ...]
 
@@ -127,17 +127,35 @@ def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
                 "sum. Merge it: nnslicer_tf.instrument.copy_model(model) returns a copy with the "
                 "sum, as do save_weights() and load_weights() into a model without an adapter."
             )
-    try:
+    if is_layer:
         return tuple(operations_fn(layer, call))
-    except Exception as error:
-        if is_layer or isinstance(error, NNSlicerError):
-            raise
-        from nnslicer_tf.instrument.expansion import why_not
+    from nnslicer_tf.instrument.expansion import variables_of, why_not, with_moved
 
+    try:
+        steps = tuple(operations_fn(layer, call))
+        # What a function is must not depend on what its weights are now, such as 0 or 1.
+        weights = variables_of(dict(call.arguments))
+        if weights:
+            with with_moved(weights):
+                others = tuple(operations_fn(layer, call))
+            knots = [[getattr(s.params, "knots", None) for s in one] for one in (steps, others)]
+            if [step.kind for step in steps] != [step.kind for step in others]:
+                steps = others
+            if knots[0] != knots[1]:
+                steps = tuple(map(_without_knots, steps))
+        return steps
+    except Exception as error:
+        if isinstance(error, NNSlicerError):
+            raise
         raise UnsupportedLayerError(
             f"Operation '{path}' ({kind}) has no rule for these arguments: "
             f"{why_not(error).rstrip('.')}. Write it with other functions of keras.ops."
         ) from error
+
+
+def _without_knots(step: Step) -> Step:
+    has_knots = isinstance(step.params, Elementwise)
+    return replace(step, params=replace(step.params, knots=None)) if has_knots else step
 
 
 _BEFORE = (

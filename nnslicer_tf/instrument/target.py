@@ -57,13 +57,14 @@ def is_classifier(im: InstrumentedModel) -> bool:
     return len(im.output_operations) == 1 and is_vector and not im.classes.is_number
 
 
-def predicted_target(im: InstrumentedModel, outputs: Any) -> TargetLike | None:
+def predicted_target(im: InstrumentedModel, logits: Any) -> TargetLike | None:
     """Return the predicted class of a sample, or the only value; None if there are several values.
 
-    `outputs` are the first output's values, `(1, …)`.
+    `logits` are the first output's, `(1, …)`: their classes differ where probabilities, rounded to
+    float32, are equal.
     """
     if is_classifier(im):
-        return int(im.classes.from_outputs(outputs)[0])
+        return int(im.classes.from_logits(logits)[0])
     if im[im.logit_operation].size == 1 and len(im.output_operations) == 1:
         return {next(iter(im.outputs)): "all"}
     return None

@@ -5,17 +5,13 @@ thread.
 """
 
 import timeit
-import warnings
 from collections.abc import Callable
-from contextlib import redirect_stdout
-from functools import cached_property
-from io import StringIO
+from functools import cached_property, partial
 
-import keras
 import numpy as np
 
-from nnslicer_tf._environment import hidden_stderr, without_retracing_warnings
-from nnslicer_tf._litert import LiteRTModel
+from nnslicer_tf._environment import without_retracing_warnings
+from nnslicer_tf._litert import LiteRTModel, quantised, to_litert
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Synapses
 from nnslicer_tf.pruning.units import gate_of
@@ -56,19 +52,15 @@ class Costs:
     @cached_property
     def keras_ms(self) -> float:
         """Median latency of a compiled Keras call with one sample, in milliseconds."""
-        return self._median_ms(lambda: self._model.predict_on_batch(self._batch))
+        call = partial(self._model.predict_on_batch, self._batch)
+        return float(np.median(_milliseconds(call, self._runs)))
 
     @cached_property
     def litert_ms(self) -> float:
         """Median latency in LiteRT, in milliseconds; NaN if TensorFlow cannot convert the model."""
         if not self._litert:
             return float("nan")
-        file = LiteRTModel(self._litert)
-        file.fit(self._batch.shape[1:])
-        entry, _ = file.ends()
-        batch = self._batch.astype(entry["dtype"])  # tokens are integers
-        file.interpreter.set_tensor(entry["index"], batch)
-        return self._median_ms(file.interpreter.invoke)
+        return float(np.median(litert_latencies(self._litert, self._batch[0], self._runs)))
 
     @property
     def file_bytes(self) -> int:
@@ -82,27 +74,17 @@ class Costs:
         except UnsupportedLayerError:
             return b""
 
-    @without_retracing_warnings()
-    def _median_ms(self, call: Callable[[], object]) -> float:
-        timeit.repeat(call, number=1, repeat=_WARM_UP)
-        return 1e3 * float(np.median(timeit.repeat(call, number=1, repeat=self._runs)))
+
+def litert_latencies(file: bytes, sample: np.ndarray, runs: int = 50) -> np.ndarray:
+    """Return the latencies of a LiteRT file with one sample, in milliseconds, `(runs,)`."""
+    model = LiteRTModel(file)
+    model.fit(sample.shape)
+    tensor, _ = model.ends()
+    model.interpreter.set_tensor(tensor["index"], quantised(sample[None], tensor))
+    return _milliseconds(model.interpreter.invoke, runs)
 
 
-def to_litert(model: keras.Model) -> bytes:
-    """Return a model as a LiteRT file in float32; raise UnsupportedLayerError if that fails."""
-    if keras.backend.backend() != "tensorflow":
-        raise UnsupportedLayerError(
-            "LiteRT files are written by TensorFlow's converter. Set KERAS_BACKEND=tensorflow. "
-            f"Received: {keras.backend.backend()}"
-        )
-    import tensorflow as tf
-    from tensorflow.lite.python.convert_phase import ConverterError
-
-    with hidden_stderr(), redirect_stdout(StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return tf.lite.TFLiteConverter.from_keras_model(model).convert()
-        except (ConverterError, TypeError, ValueError) as error:
-            raise UnsupportedLayerError(
-                f"TensorFlow cannot convert model '{model.name}' to LiteRT: {error}"
-            ) from error
+@without_retracing_warnings()
+def _milliseconds(call: Callable[[], object], runs: int) -> np.ndarray:
+    timeit.repeat(call, number=1, repeat=_WARM_UP)
+    return 1e3 * np.array(timeit.repeat(call, number=1, repeat=runs))

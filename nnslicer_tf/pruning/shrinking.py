@@ -56,6 +56,7 @@ class Shrunk(ShownAsTable):
 
     Attributes:
         model: The smaller model, made of ordinary Keras layers: it loads without this package.
+        whole: The original, with the smaller model's outputs.
         classes: The classes of its outputs, in order; a last output may represent all others. Empty
             if no classes were chosen.
         other: Whether its last output represents all other classes.
@@ -68,6 +69,7 @@ class Shrunk(ShownAsTable):
     """
 
     model: keras.Model
+    whole: keras.Model
     classes: tuple[int, ...]
     other: bool
     before: Costs
@@ -272,6 +274,7 @@ def shrink(
         quality |= {prefix + figure: values for figure, values in figures.items()}
     return Shrunk(
         model=small,
+        whole=whole,
         classes=tuple(targets),
         other=other,
         before=Costs(im, x[0]),

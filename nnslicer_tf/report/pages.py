@@ -101,49 +101,6 @@ class Page:
     def html(self, folder: str | os.PathLike) -> str:
         """Return the page as HTML; links are relative to `folder`, where the page will be."""
         body = "\n".join(block.html(Path(folder)) for block in self.blocks)
-        return _HTML.format(title=escape(self.title), style=_STYLE, body=body)
-
-
-_STYLE = """
-:root { color-scheme: light dark; --text: #1d1f23; --back: #ffffff; --soft: #f2f3f5;
-  --line: #d5d8dd; --link: #0b57a4; --quiet: #5b616b; }
-@media (prefers-color-scheme: dark) { :root { --text: #e3e5e8; --back: #16181c;
-  --soft: #22252b; --line: #3a3e46; --link: #8ab8ef; --quiet: #a0a6b0; } }
-* { box-sizing: border-box; }
-body { margin: 0; color: var(--text); background: var(--back);
-  font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-main { max-width: 68rem; margin: 0 auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 1.5rem 0 1rem; }
-h2 { margin: 3rem 0 .5rem; padding-top: .5rem; border-top: 1px solid var(--line); }
-h3 { margin: 2.2rem 0 .4rem; }
-a { color: var(--link); }
-.scroll { overflow-x: auto; max-width: 100%; margin: .3rem 0 1rem; }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: left;
-  overflow-wrap: normal; }
-th { background: var(--soft); vertical-align: bottom; }
-.caption, figcaption, summary { color: var(--quiet); font-size: .9rem; }
-.caption { margin: .8rem 0 0; }
-summary { cursor: pointer; padding: .3rem 0; }
-figure { margin: 1rem 0; }
-img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
-"""
-
-_HTML = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
-style-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-<h1>{title}</h1>
-{body}
-</main>
-</body>
-</html>
-"""
+        files = (Path(__file__).with_name(name) for name in ("page.html", "page.css"))
+        page, style = (file.read_text(encoding="utf-8") for file in files)
+        return page.format(title=escape(self.title), style=f"\n{style}", body=body)

@@ -16,7 +16,8 @@ class Start:
     """The neurons at which a walk starts."""
 
     neurons: dict[str, np.ndarray]  # operation → row-major indices of neurons with CONTRIB 1
-    predicted: bool  # start at each sample's largest logit instead
+    predicted: bool  # start at each sample's largest logit instead, of a map at each position
+    axis: int = -1  # of the logits, with one for each class
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +60,8 @@ class Plan:
         """Return the initial CONTRIB for a batch's logits: operation → `(batch, *shape)` int32."""
         batch = len(logits)
         if self.start.predicted:
-            seed = np.zeros(logits.shape, np.int32)
-            seed[np.arange(batch), logits.argmax(axis=1)] = 1
+            seed, axis = np.zeros(logits.shape, np.int32), self.start.axis
+            np.put_along_axis(seed, logits.argmax(axis, keepdims=True), 1, axis)
             return {self.logits: seed}
         seeds = {}
         for name, indices in self.start.neurons.items():

@@ -192,8 +192,9 @@ class _BackendWalk(Job):
 
     def _seed(self, logits: Any) -> dict[str, Any]:
         if self._plan.start.predicted:
-            predicted = ops.argmax(logits, axis=-1)
-            return {self._plan.logits: ops.one_hot(predicted, logits.shape[-1], dtype="float32")}
+            axis = self._plan.start.axis
+            predicted, options = ops.argmax(logits, axis=axis), {"axis": axis, "dtype": "float32"}
+            return {self._plan.logits: ops.one_hot(predicted, logits.shape[axis], **options)}
         batch = ops.shape(logits)[0]
         return {
             name: ops.broadcast_to(seed, (batch, *seed.shape[1:]))

@@ -38,7 +38,8 @@ class Criterion:
     """The neurons O of a slicing criterion C = (I, O).
 
     Attributes:
-        outputs: Indices of outputs, "predicted" for each sample's own top-1 class, or a mapping
+        outputs: Indices of outputs, "predicted" for each sample's own top-1 class (of a map, at
+            each position, which needs granularity "activation"), or a mapping
             from the name of an output or inner operation to indices of its neurons (row-major; of
             its channels at "channel" granularity) or "all". The name of an output refers to its
             logits, the values before a final softmax. A mapping with only one output may also
@@ -71,38 +72,33 @@ class Criterion:
             if not chosen:
                 raise CriterionError("The criterion names no operation: `outputs` is empty.")
         else:
-            shape = im[im.logit_operation].shape
-            if len(im.output_operations) > 1 or len(shape) != 1:
+            shape, one = im[im.logit_operation].shape, im.output_names[0]
+            is_predicted = isinstance(self.outputs, str) and self.outputs == PREDICTED
+            if len(im.output_operations) > 1 or (len(shape) != 1 and not is_predicted):
                 raise CriterionError(
                     f"outputs={self.outputs!r} needs a model with one output vector; this one has "
                     f"{len(im.output_operations)} output(s) ({', '.join(im.outputs)}), the first "
-                    f"of shape {shape}. Name the neurons of an output or operation instead: "
-                    "outputs={'name': [indices]}."
+                    f"of shape {shape}. Name an output, or neurons of an operation: outputs="
+                    f"{{{one!r}: 'predicted'}}, or {{{one!r}: [indices]}}."
                 )
             chosen = {im.logit_operation: self.outputs}
 
         starts: dict[str, np.ndarray] = {}
-        predicted = ""
-        outputs = im.output_operations
-        logits = {im.logit_operation_of(name) for name in outputs}
+        predicted, axis = "", -1
+        kinds = {im.logit_operation_of(o): im.classes_of(o) for o in im.output_operations}
         for name, indices in chosen.items():
             operation = operation_of(name)
             if len(chosen) == 1 and isinstance(indices, str) and indices == PREDICTED:
-                if operation not in logits or len(im[operation].shape) != 1:
+                kind, shape = kinds.get(operation), im[operation].shape
+                is_map_of_channels = len(shape) != 1 and shapes[operation] != shape
+                if kind is None or is_map_of_channels or (kind.is_number and shape != (1,)):
+                    remark = "" if kind is None else kind.remark
                     raise CriterionError(
-                        f"'predicted' needs an output vector; '{operation}' has shape "
-                        f"{im[operation].shape}. Name neurons instead: "
-                        "outputs={'operation': [indices]}."
+                        "'predicted' needs an output vector of classes, or a map and single "
+                        f"activations; '{operation}' has shape {shape}. Name neurons instead: "
+                        f"outputs={{'operation': [indices]}}. {remark}"
                     )
-                classes = next(
-                    im.classes_of(o) for o in outputs if im.logit_operation_of(o) == operation
-                )
-                if classes.is_number and classes.count > 1:
-                    raise CriterionError(
-                        f"The model returns {classes.count} numbers and predicts no class. "
-                        f"Name neurons: outputs={{'operation': [indices]}}. {classes.remark}"
-                    )
-                predicted = operation
+                predicted, axis = operation, kind.axis
                 continue
             # An output and its logits are one operation.
             of_sigmoid = operation == im.logit_operation and im.classes.is_binary
@@ -116,9 +112,9 @@ class Criterion:
             if self.until in of_layer and im[self.until].layer != self.until:
                 last = self.until
         own = predicted or next(iter(starts))
-        is_output = len(chosen) == 1 and own in logits
+        is_output = len(chosen) == 1 and own in kinds
         return ResolvedCriterion(
-            Start(starts, bool(predicted)), last, own if is_output else im.logit_operation
+            Start(starts, bool(predicted), axis), last, own if is_output else im.logit_operation
         )
 
 

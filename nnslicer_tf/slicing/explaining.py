@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import keras
 import numpy as np
+import pandas as pd
 
 from nnslicer_tf._checks import as_array, check_name, counted
 from nnslicer_tf._environment import progress_bar, track
@@ -18,6 +19,7 @@ from nnslicer_tf.attributions.background import (
     Background,
     Groups,
     contributions_against,
+    is_far,
     is_table,
 )
 from nnslicer_tf.attributions.deeplift import deeplift
@@ -30,7 +32,7 @@ from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.instrument.target import predicted_target, resolve_target
-from nnslicer_tf.slicing.answers import asked_answers
+from nnslicer_tf.slicing.answers import Answers, asked_answers
 from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.explanation import Comparison, Explanation
@@ -121,9 +123,9 @@ class Explainer:
         names = tuple(map(str, classes))
         asked = _by_name(target, names)
         if asked is None:
-            asked = predicted_target(im, values[im.output_operations[0]][None])
+            asked = predicted_target(im, values[im.logit_operation][None])
         chosen = resolve_target(im, asked, _by_name(instead_of, names))
-        whole = answer(im, chosen, values[chosen.answer])
+        whole = answer(im, chosen, values[chosen.operation])
         tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
         _check_names(names, None if chosen.label is None else len(whole))
         _check_words(words, [np.ravel(values[name]) for name in tokens])
@@ -134,7 +136,9 @@ class Explainer:
             contributions = deeplift(im, sample, means, chosen) if against is None else None
         faint = ""
         if against is None:
-            faint = _faint(contributions, values[chosen.operation], chosen)
+            rows, name = slicer.profile.rows, chosen.operation
+            of_rows = im.forward(im.check(rows), [name])[name] if rows else values[name][None][:0]
+            faint = _faint(contributions, values[name], chosen, of_rows)
         else:
             by_entry = batch_of(im, against.by_entry[None])
             several = isinstance(by_entry, Inputs)
@@ -228,11 +232,20 @@ def _against(
     return contributions_against(im, batch, rows, target, profile.means, columns, groups)
 
 
-def _faint(contributions: Any, values: np.ndarray, target: Target) -> str:
-    """Return why contributions against the mean add up to nearly nothing; "" if they do not."""
-    score = float(values.ravel() @ target.weights(values.size))
+def _faint(contributions: Any, values: np.ndarray, target: Target, of_rows: np.ndarray) -> str:
+    """Return why contributions against the mean say little; "" if there is no reason.
+
+    `values` and `of_rows` are the target's operation's, for the sample and the profile's rows.
+    """
+    weights = target.weights(values.size)
+    score, scores = float(values.ravel() @ weights), of_rows.reshape(len(of_rows), -1) @ weights
     parts = contributions.values() if isinstance(contributions, Mapping) else [contributions]
     total = sum(float(np.sum(part)) for part in parts)
+    if is_far(score - total, scores):
+        return (
+            f"The mean of the profiled data has the score {score - total:.3g}, far from its rows' "
+            f"mean score, {scores.mean():.3g}: it is no typical sample. All is measured against it."
+        )
     if abs(total) >= 0.05 * abs(score):
         return ""
     return (
@@ -273,16 +286,9 @@ def _ablated(
     of = list(im.kernels) if has_tables else None
     ablation = Ablation(im, Mean(profile), target=target, of=of)
     keep = one.synapse_mask()
-    is_output = target.answer in im.output_operations
-    from_logits = is_output and im.logit_operation_of(target.answer) == target.operation
-
-    def answered(mask: dict[str, np.ndarray]) -> np.ndarray:
-        values = ablation.outputs(mask, batch)
-        if from_logits:
-            values = im.outputs_from(values, target.answer)
-        return answer(im, target, values[0])
-
-    return answered(keep), answered({name: ~mask for name, mask in keep.items()})
+    removed = {name: ~mask for name, mask in keep.items()}
+    alone, without = (answer(im, target, ablation.outputs(m, batch)[0]) for m in (keep, removed))
+    return alone, without
 
 
 def _frequencies(slicer: "Slicer", usual: DataLike, criterion: Any) -> dict[str, np.ndarray]:
@@ -347,6 +353,10 @@ def one_sample(
         }
         x = batch if is_named else list(batch.values())
     else:
+        if isinstance(x, Mapping) and x and not any(map(np.ndim, x.values())):
+            x = pd.DataFrame([x])  # a row of a table, as values by column
+        elif isinstance(x, Mapping):
+            x = {n: [part] if np.shape(part) == im.input_shape else part for n, part in x.items()}
         if not columns:
             x = aligned(x, im.columns)
             columns = column_names(x)
@@ -375,11 +385,17 @@ def _by_name(target: Any, names: Sequence[str]) -> Any:
     return names.index(target) if names else int(target)
 
 
-def answer(im: InstrumentedModel, target: Target, output: np.ndarray) -> np.ndarray:
-    """Return the probabilities of the classes, or the value of another target as `(1,)`."""
+def answer(im: InstrumentedModel, target: Target, values: np.ndarray) -> np.ndarray:
+    """Return the probabilities of the classes, or the value of another target as `(1,)`.
+
+    `values` are those of the target's operation, such as logits.
+    """
     if target.label is not None:
-        return im.classes.probabilities(output[None])[0]
-    return np.atleast_1d(output.ravel().astype(np.float64) @ target.weights(output.size))
+        return Answers(im, target.answer, None).probabilities(values[None])[0]
+    is_output = target.answer in im.output_operations
+    if is_output and im.logit_operation_of(target.answer) == target.operation:
+        values = im.outputs_from(values[None], target.answer)
+    return np.atleast_1d(values.ravel().astype(np.float64) @ target.weights(values.size))
 
 
 def compare_methods(

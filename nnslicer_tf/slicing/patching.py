@@ -245,7 +245,7 @@ def patch_path(
 
 def _target(im: InstrumentedModel, runs: Sequence[Any], target: Any, instead_of: Any) -> Target:
     if target is None:
-        target, other = (predicted_target(im, im.predict(run)) for run in runs)
+        target, other = (predicted_target(im, im.logits(run)) for run in runs)
         if instead_of is None and other != target:
             instead_of = other
     return resolve_target(im, target, instead_of)

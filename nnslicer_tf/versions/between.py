@@ -27,17 +27,20 @@ class Between:
     """All models between two versions, by a mask of units: 1 for the new weights, 0 for the old.
 
     Attributes:
-        old, new: The versions.
+        old, new: The versions, of classifiers unless `of_classes` is False.
         unit_of: For each weight, the index of its unit, or −1 if it did not change, `(weights,)`.
         units: Number of units with a change.
         sizes: Norm of each unit's change, `(units,)`.
     """
 
-    def __init__(self, old: ModelLike, new: ModelLike, level: str = "weight") -> None:
+    def __init__(
+        self, old: ModelLike, new: ModelLike, level: str = "weight", of_classes: bool = True
+    ) -> None:
         check_name("level", level, LEVELS)
         self._ablation = Ablation(new, reference := Weights(old), level=WEIGHT)
         self.old, self.new = reference.im, self._ablation.im
-        check_classifier(self.new, exclusive=True, one_output=True)
+        if of_classes:
+            check_classifier(self.new, exclusive=True, one_output=True)
         self.level = level
         self._after = self._ablation.network.variables
         self._before = self._ablation.network.references(reference)
@@ -135,12 +138,11 @@ class Between:
         return self._ablation.outputs(self.mask(active), x)
 
     def answers(self, active: np.ndarray | float, x: Any) -> np.ndarray:
-        """Return the classes `(samples,)`, as of `logits`."""
-        return self.new.classes.from_logits(self.logits(active, x))
-
-    def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """Return the classes' probabilities `(samples, classes)` by logits."""
-        return self.new.classes.probabilities(self.new.outputs_from(logits))
+        """Return the classes `(samples, …)`, or numbers, as of `logits`."""
+        logits = self.logits(active, x)
+        if self.new.classes.is_number:
+            return self.new.classes.answers(self.new.outputs_from(logits))
+        return self.new.classes.from_logits(logits)
 
     def effects(self, active: np.ndarray | float, rows: Rows, weights: np.ndarray) -> np.ndarray:
         """Return the derivative of a weighted sum of logits by each unit's mask, `(units,)`.
@@ -153,38 +155,38 @@ class Between:
 
     def contrast(self, label: int, other: int) -> np.ndarray:
         """Return the weights `(logits,)` of a class's score less another's."""
-        weights = np.zeros(self.new[self.new.logit_operation].size, np.float32)
-        for one, factor in ((label, 1), (other, -1)):
-            neuron, sign = self.new.classes.neuron(one)
-            weights[neuron] += factor * sign
-        return weights
+        return self.new.classes.contrast(np.array([label]), np.array([other])).ravel()
 
     def lead(self, logits: np.ndarray, label: int) -> np.ndarray:
         """Return the weights `(logits,)` of a class's score less the others', by their softmax."""
         scores = self.new.classes.scores(logits)[0].astype(np.float64)
         scores[label] = -np.inf
-        shares = -softmax(scores[None])[0]
-        shares[label] = 1
-        weights = np.zeros(logits.shape[-1])
-        for one, share in enumerate(shares):
-            neuron, sign = self.new.classes.neuron(one)
-            weights[neuron] += sign * share
-        return weights
+        shares = -softmax(scores[None])
+        shares[0, label] = 1
+        return self.new.classes.of_scores(shares).ravel()
 
     def model(self, active: np.ndarray) -> Any:
         """Return a Keras model with the old weights plus the changes of some units."""
         return self._ablation.model(self.mask(active))
 
 
-def versions_of(old: ModelLike, new: Any, x: Any) -> tuple[InstrumentedModel, InstrumentedModel]:
+def versions_of(
+    old: ModelLike, new: Any, x: Any, output: str | None = None
+) -> tuple[InstrumentedModel, InstrumentedModel]:
     """Return two versions; a LiteRT file becomes the old model with the file's weights.
 
-    `x` are samples by which the file's tensors are recognised.
+    `x` are samples by which the file's tensors are recognised. Of several outputs the one named is
+    kept: the new version's of this name or, if the versions' names differ, at this place.
     """
     from nnslicer_tf.debugging.counterparts import counterpart_of
     from nnslicer_tf.instrument.model import instrumented
 
-    first = instrumented(old)
+    whole = instrumented(old)
+    first = whole.of_output(output)
     if isinstance(new, (str, bytes)) or hasattr(new, "__fspath__"):
-        new = counterpart_of(first, new, np.asarray(x)[:64]).twin()
-    return first, instrumented(new)
+        return first, instrumented(counterpart_of(first, new, np.asarray(x)[:64]).twin())
+    second = instrumented(new)
+    if output is not None and not {*whole.output_names} <= {*second.output_names}:
+        by_place = dict(zip(whole.output_operations, second.output_names, strict=False))
+        output = by_place.get(whole.output_operation_of(output), output)
+    return first, second.of_output(output)

@@ -120,6 +120,7 @@ def explain_flips(
     x: DataLike,
     *,
     level: str = "weight",
+    output: str | None = None,
     controls: int = 5,
     rng: int | np.random.Generator = 0,
     progress: bool = True,
@@ -140,20 +141,21 @@ def explain_flips(
         x: Samples in any form of `DataLike`; those that both versions answer alike are left out.
         level: What is counted: "weight" (entries of all variables), "channel" (all weights of an
             output channel of a layer) or "layer".
+        output: Name of the output that is explained; needed if there are several.
         controls: Draws of as many random changes.
         rng: Seed or generator of these draws.
         progress: Whether to show progress.
 
     Raises:
         InvalidArgumentError: if no answer differs, the versions differ in architecture, or the
-            model is no classifier with one output.
+            output has no classes that exclude each other.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
     """
     check_count("controls", controls)
     if controls > 1000:
         raise InvalidArgumentError(f"controls must be at most 1,000. Received: {controls}")
     generator = as_generator(rng)
-    between = Between(*versions_of(old, new, x), level)
+    between = Between(*versions_of(old, new, x, output), level)
     samples = between.new.check(x)
     between.check(samples)
     before, after = between.answers(0.0, samples), between.answers(1.0, samples)

@@ -187,15 +187,12 @@ def _gains(
     between: Between, active: np.ndarray | float, x: np.ndarray, y: np.ndarray
 ) -> np.ndarray:
     """Return how much taking back each unit's change lowers the loss, by its derivative."""
-    classes, size = between.new.classes, between.new[between.new.logit_operation].size
+    classes = between.new.classes
     gains = np.zeros(between.units)
     for start in range(0, len(x), _BATCH):
         rows = between.rows(x[start : start + _BATCH])
-        probabilities = between.probabilities(between.logits(active, rows))
-        errors = np.eye(classes.count)[y[start : start + _BATCH]] - probabilities
-        slopes = np.zeros((len(errors), size))  # of the log-likelihood, by the logits
-        for label in range(classes.count):
-            neuron, sign = classes.neuron(label)
-            slopes[:, neuron] += sign * errors[:, label] / (2 if classes.is_binary else 1)
-        gains -= between.effects(active, rows, slopes)
+        outputs = between.new.outputs_from(between.logits(active, rows))
+        errors = np.eye(classes.count)[y[start : start + _BATCH]] - classes.probabilities(outputs)
+        slopes = classes.of_scores(errors)  # of the log-likelihood, by the logits
+        gains -= between.effects(active, rows, slopes / (2 if classes.is_binary else 1))
     return gains

@@ -39,6 +39,105 @@ def test_agreement(nnslicer, pair, models, tmp_path):
     assert table["differs"].sum() == found.differs.sum() and len(table) == 360
 
 
+def answers(file, x):
+    """The real numbers that a LiteRT file gives, one input at a time, by its interpreter alone."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(str(file))
+    (entry,), (end,) = interpreter.get_input_details(), interpreter.get_output_details()
+    interpreter.allocate_tensors()
+    outputs = []
+    for sample in x:
+        if entry["dtype"] != np.float32:
+            sample = np.round(sample / entry["quantization"][0]) + entry["quantization"][1]
+            sample = np.clip(sample, -128, 127)
+        interpreter.set_tensor(entry["index"], sample[None].astype(entry["dtype"]))
+        interpreter.invoke()
+        scale, zero = end["quantization"]
+        outputs.append(
+            (interpreter.get_tensor(end["index"])[0].astype(float) - zero) * (scale or 1)
+        )
+    return np.array(outputs)
+
+
+@pytest.mark.parametrize("options", [("--classes", "3,5,8"), ("--classes", "3,5", "--other"), ()])
+def test_a_smaller_model_in_8_bits(nnslicer, files, tmp_path, options):
+    """The report is what the two files do, counted here; small labels are places of classes."""
+    data = ("--model", files / "model.keras", "--data", "digits", "--test", "digits:test")
+    more = ("--ratio", 0.5, "--quantise", "int8", "--output", tmp_path / "s.tflite")
+    code, out, errors = nnslicer("prune", *data, *more, *options)
+    assert code == 0, errors
+    rows = dict(re.findall(r"^ *(\S.*?)  +((?:[\d.e+-]+ *){3})$", out, re.M))
+    rows = {name: [float(value) for value in values.split()] for name, values in rows.items()}
+    assert rows["LiteRT file, kB"][2] == pytest.approx((tmp_path / "s.tflite").stat().st_size / 1e3)
+    assert rows["LiteRT file, kB"][0] > rows["LiteRT file, kB"][1] > rows["LiteRT file, kB"][2]
+    for low, middle, high in zip(*(rows[f"LiteRT, ms, {n}"] for n in ("25 %", "median", "75 %"))):
+        assert 0 < low <= middle <= high
+
+    test = datasets.load("digits", "test")
+    wanted = [3, 5, 8] if "3,5,8" in options else [3, 5] if options else list(range(10))
+    original = keras.ops.softmax(zoo.load("digits_cnn").predict(test.x, verbose=0)).numpy()
+    if "--other" in options:
+        sums = [original[:, 3], original[:, 5], 1 - original[:, 3] - original[:, 5]]
+        right = np.array([wanted.index(label) if label in wanted else 2 for label in test.y])
+        original, kept = np.stack(sums, axis=1), np.ones(len(right), bool)
+    else:
+        kept = np.isin(test.y, wanted)
+        right = np.searchsorted(wanted, test.y)
+        original = original[:, wanted]
+    small = keras.models.load_model(tmp_path / "s.keras").predict(test.x, verbose=0)
+    labels = [
+        one[kept].argmax(axis=1)
+        for one in (original, small, answers(tmp_path / "s.tflite", test.x))
+    ]
+    for name, expected in (("accuracy", right[kept]), ("agreement", labels[0])):
+        shares = [np.mean(one == expected) for one in labels]
+        assert rows[name] == pytest.approx(shares, abs=1e-4), name
+
+
+def test_what_cannot_be_quantised_is_said_before_anything_is_shrunk(
+    nnslicer, tmp_path, monkeypatch
+):
+    from nnslicer_tf import pruning
+
+    rng = np.random.default_rng(0)
+    keras.utils.set_random_seed(0)
+    dense = [layers.Dense(12, activation="relu"), layers.Dense(1)]
+    price = keras.Sequential([keras.Input((3,)), *dense])
+    price.compile(loss="mse")
+    price.save(tmp_path / "price.keras")
+    np.savez(tmp_path / "price.npz", x=rng.normal(size=(60, 3)), y=np.arange(60) % 5)
+    words = [keras.Input((4,), dtype="int32"), layers.Embedding(9, 4), layers.Flatten()]
+    words = keras.Sequential([*words, layers.Dense(6, activation="relu"), layers.Dense(2)])
+    words.save(tmp_path / "words.keras")
+    np.savez(tmp_path / "words.npz", x=rng.integers(0, 9, (40, 4)), y=np.arange(40) % 2)
+    states = keras.Sequential([keras.Input((5, 2)), layers.LSTM(6), layers.Dense(2)])
+    states.save(tmp_path / "states.keras")
+    np.savez(tmp_path / "states.npz", x=rng.normal(size=(40, 5, 2)), y=np.arange(40) % 2)
+
+    def run(name, *options):
+        paths = ("--model", tmp_path / f"{name}.keras", "--data", tmp_path / f"{name}.npz")
+        return nnslicer("prune", *paths, "--output", tmp_path / "small.keras", *options)
+
+    int8 = ("--quantise", "int8", "--ratio", 0.4)
+    monkeypatch.setattr(pruning, "shrink", None)
+    for name, options, message in (
+        ("price", int8, "returns numbers"),
+        ("words", int8, "The method 'dynamic' takes this model"),
+        ("states", int8, "cannot convert model .* recurrent layers"),
+        ("price", ("--quantise", "int4"), "Expected one of: 'int8', 'int16', 'dynamic'"),
+        ("price", (*int8, "--output", tmp_path / "a.onnx"), "must end in .keras or .tflite"),
+        ("price", (*int8, "--data", tmp_path / "none.npz"), "none.npz"),
+    ):
+        code, _, errors = run(name, *options)
+        assert code == 2 and re.search(message, errors), (name, errors)
+    assert not (tmp_path / "small.keras").exists()
+    pair = ("--original", tmp_path / "price.keras", "--compressed", tmp_path / "price.keras")
+    data = ("--data", tmp_path / "price.npz", "--tolerance", 0.1, "--suite", tmp_path / "suite")
+    code, _, errors = nnslicer("deviations", *pair, *data)
+    assert code == 2 and "--suite needs a classifier" in errors
+
+
 def test_from_deviations_to_a_recipe(nnslicer, pair, models, tmp_path):
     file = tmp_path / "d.npz"
     data = ("--data", "digits:test[:20]", "--output", file, "--checkpoint", tmp_path / "parts")
@@ -173,7 +272,7 @@ BAD = {
     "both": (("layers", "--data", "digits", "--deviations", "d.npz"), "either --data or"),
     "neither": (("recipe",), "either --data or --deviations"),
     "no file": (("layers", "--deviations", "nowhere.npz"), "nowhere.npz"),
-    "scale": (("agreement", "--data", "digits:test[:9]", "--scale", 0), "--scale must be above 0"),
+    "scale": (("agreement", "--data", "digits:test[:9]", "--scale", -1), "equal to 0"),
     "distance": (
         ("deviations", "--data", "digits:test[:9]", "--max-distance", 0.5),
         "max_distance must be at least 1",
@@ -195,7 +294,8 @@ def test_bad_input_leaves_no_folder(nnslicer, pair, tmp_path, monkeypatch, case)
 def test_other_bad_input(nnslicer, files, tmp_path):
     np.savez(tmp_path / "x.npz", x=np.full((9, 8, 8, 1), -0.5))
     pair = ("--original", files / "model.keras", "--compressed", files / "model.keras")
-    code, _, errors = nnslicer("deviations", *pair, "--data", tmp_path / "x.npz")
+    scaled = ("--data", tmp_path / "x.npz", "--scale", 255)
+    code, _, errors = nnslicer("deviations", *pair, *scaled)
     assert code == 2 and "Pass them before preprocessing" in errors
     model = ("--model", files / "model.keras")
     code, _, errors = nnslicer("planes", *model, "--corner", "0,1")
@@ -213,6 +313,28 @@ def test_a_warning_is_one_line(nnslicer, files, tmp_path):
     code, _, errors = nnslicer("deviations", *pair, *options)
     (line,) = [one for one in errors.splitlines() if "identically" in one]
     assert code == 0 and line.startswith("nnslicer: Both models answered identically on all 9")
+
+
+@pytest.mark.parametrize(
+    ("first", "scale"),
+    [
+        ([], 255),
+        ([layers.Rescaling(1 / 255)], 1),
+        ([layers.ZeroPadding2D(1), layers.Rescaling(1 / 127.5, -1)], 1),
+        ([layers.Resizing(4, 4), layers.Rescaling(1 / 255)], 1),
+        ([layers.BatchNormalization()], 255),  # as of values from 0 to 1
+        ([layers.Normalization(mean=120.0, variance=60.0**2)], 1),
+    ],
+)
+def test_a_model_that_scales_its_pixels_is_recognised(nnslicer, tmp_path, first, scale):
+    last = [layers.Conv2D(2, 3, activation="relu"), layers.Flatten(), layers.Dense(2, "softmax")]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *first, *last])
+    model.save(tmp_path / "m.keras")
+    x = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), dtype=np.uint8)
+    np.savez(tmp_path / "x.npz", x=x)
+    pair = ("--original", tmp_path / "m.keras", "--compressed", tmp_path / "m.keras")
+    _, out, _ = nnslicer("agreement", *pair, "--data", tmp_path / "x.npz")
+    assert f"divided by {scale} (--scale)" in out
 
 
 @pytest.mark.parametrize("factor", [1.0, 255.0, 51.0])
@@ -241,3 +363,38 @@ def test_the_scale_of_deviations_is_recorded(nnslicer, factor, tmp_path):
     with np.load(tmp_path / "suite" / "deviations.npz") as suite:
         stored = [suite[name] for name in suite.files if suite[name].shape == x.shape]
     assert code == 0 and any(np.allclose(values, x) for values in stored)
+
+
+@pytest.mark.parametrize("kind", ["below 0", "above 1", "0 to 1"])
+def test_spectrograms_are_used_as_they_are(nnslicer, kind, tmp_path):
+    """Coefficients of sounds: what cannot be pixels is not divided; others need `--scale 0`."""
+    keras.utils.set_random_seed(0)
+    net = [keras.Input((12, 5, 1)), layers.Flatten(), layers.Dense(3, "softmax")]
+    model = keras.Sequential(net)
+    kernel, bias = model.get_weights()
+    model.set_weights([kernel - kernel.mean(axis=0), bias])  # no class for being positive
+    other = mutated(model, 0.4)
+    x = np.random.default_rng(0).normal(size=(20, 12, 5, 1)).astype("float32") * 30
+    x = {"below 0": x, "above 1": np.abs(x), "0 to 1": np.abs(x) / np.abs(x).max()}[kind]
+    np.savez(tmp_path / "x.npz", x=x)
+    paths = [tmp_path / "a.keras", tmp_path / "b.keras"]
+    for one, path in zip((model, other), paths, strict=True):
+        one.save(path)
+    pair = ("--original", paths[0], "--compressed", paths[1])
+    data = ("--data", tmp_path / "x.npz", *(("--scale", 0) if kind == "0 to 1" else ()))
+    differs = [one.predict(x, verbose=0).argmax(axis=1) for one in (model, other)]
+    code, out, _ = nnslicer("agreement", *pair, *data)
+    assert code == 0 and f"Agreement({np.mean(differs[0] == differs[1]):.2%} of 20 inputs" in out
+    assert ("used as they are, not as images" in out) == (kind != "0 to 1")
+
+    more = ("--max-queries", 300, "--output", tmp_path / "d.npz", "--picture", tmp_path / "d.png")
+    code, _, errors = nnslicer("deviations", *pair, *data, *more, "--suite", tmp_path / "one")
+    found = dflare.DeviationSet.load(tmp_path / "d.npz")
+    assert code == 0 and found.found.any() and (tmp_path / "d.png").exists(), errors
+    answers = [one.predict(found.images, verbose=0).argmax(axis=1) for one in (model, other)]
+    np.testing.assert_array_equal(np.stack(answers, axis=1), found.labels)
+    assert nnslicer("suite", tmp_path / "d.npz", "--output", tmp_path / "two")[0] == 0
+    for folder in ("one", "two"):
+        with np.load(tmp_path / folder / "deviations.npz") as suite:
+            np.testing.assert_array_equal(suite["inputs"], found.images)
+    assert "deviate" in nnslicer("layers", *pair, "--deviations", tmp_path / "d.npz")[1]

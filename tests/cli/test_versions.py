@@ -54,3 +54,22 @@ def test_limits_are_shares(nnslicer, pair):
     for wrong in ("2", "-1%", "few"):
         code, _, err = nnslicer("diff", *pair, "--data", DATA, f"--max-negative-flips={wrong}")
         assert code == 2 and "--max-negative-flips is a share such as '1%' or '0.01'" in err
+
+
+def test_the_gate_for_numbers(nnslicer, tmp_path):
+    from support.outputs import noisy, regression
+
+    old, x = regression(), np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
+    old.save(tmp_path / "old.keras")
+    noisy(old, 0.1).save(tmp_path / "new.keras")
+    y = old.predict(x, verbose=0)
+    apart = np.abs(noisy(old, 0.1).predict(x, verbose=0) - y)[:, 0]
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    files = (tmp_path / "old.keras", tmp_path / "new.keras", "--data", tmp_path / "data.npz")
+    task = ("--task", "regression", "diff", *files, "--max-negative-flips", "70%")
+    code, out, _ = nnslicer(*task, "--tolerance", np.median(apart))
+    assert code == 0 and "Negative flips: 30 of 60" in out and "RMSE 0 →" in out
+    code, out, _ = nnslicer(*task, "--tolerance", apart.min() / 2)
+    assert code == 1 and "Negative flips: 60 of 60" in out
+    code, _, err = nnslicer(*task)
+    assert code == 2 and "--tolerance" in err

@@ -200,3 +200,24 @@ def test_a_planted_fault_is_found(digits_model, digits):
         hidden = [v for name, v in found.channels.items() if name != im.logit_operation]
         more = np.concatenate(hidden) > found.channels["conv1"][0]
         assert more.sum() <= 1
+
+
+def test_kernels_that_a_layer_computes_are_no_suspects():
+    class Doubled(layers.Layer):
+        def build(self, input_shape):
+            self.v = self.add_weight(shape=(input_shape[-1], 7), name="v")
+            self.built = True
+
+        def call(self, x):
+            return keras.ops.matmul(x, 2 * self.v)
+
+    keras.utils.set_random_seed(0)
+    hidden = layers.Dense(8, activation="relu", name="hidden")
+    model = keras.Sequential([keras.Input((6,)), hidden, Doubled(name="own")])
+    model.add(layers.Dense(3, name="classes"))
+    x = np.random.default_rng(0).normal(size=(90, 6)).astype(np.float32)
+    im = nns.InstrumentedModel(model)
+    runs = nns.debugging.Runs.split(im, x, np.arange(90) % 3)
+    pairs = [(part.x, part.right) for part in (runs.failing, runs.passing)]
+    found = suspicious(im, *pairs)
+    assert set(found.synapses) == {"hidden", "classes"} and "own/matmul" in found.neurons

@@ -20,9 +20,9 @@ def test_samples_are_divided_by_what_the_model_says(im, data, runs):
 
 def test_samples_that_do_not_fail_or_pass(im, pairs):
     failing, passing = pairs
-    with pytest.raises(InvalidArgumentError, match=r"classifies .* failing samples correctly"):
+    with pytest.raises(InvalidArgumentError, match=r"answers .* failing samples correctly"):
         suspicious(im, passing, passing)
-    with pytest.raises(InvalidArgumentError, match=r"classifies .* passing samples wrongly"):
+    with pytest.raises(InvalidArgumentError, match=r"answers .* passing samples wrongly"):
         suspicious(im, failing, failing)
     with pytest.raises(InvalidArgumentError, match=r"all \d+ samples correctly"):
         Runs.split(im, *passing)

@@ -468,3 +468,20 @@ def test_nodes_that_are_no_tree_are_refused():
         wrong = {**state, name: np.where(np.arange(len(state[name])) == 0, node, state[name])}
         with pytest.raises(ValueError, match="no tree"):
             TreeDisagreement().restore(wrong)
+
+
+def test_one_of_several_outputs():
+    from support.outputs import two_outputs
+
+    x = np.random.default_rng(0).normal(size=(400, 6)).astype(np.float32)
+    im = nns.InstrumentedModel(two_outputs())
+    scores = im.logits(x, output="kind")
+    im.model.get_layer("kind").bias.assign(-np.median(scores, axis=0))  # all classes occur
+    profile = nns.Profile.from_data(im, x)
+    both = nns.Slicer(im, profile, 0, progress=False)
+    for detector in (LogitMargin(im), SliceDetector(both, "margin")):
+        with pytest.raises(InvalidArgumentError, match=r"of_output\('kind'\)"):
+            detector.fit(x)
+    one = im.of_output("kind")
+    slicer = nns.Slicer(one, nns.Profile.from_data(one, x), 0, progress=False)
+    assert 0 < SliceDetector(slicer, "margin").fit(x).predict(x).mean() < 0.15

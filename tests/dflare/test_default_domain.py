@@ -175,8 +175,6 @@ def test_seeds_without_a_domain():
         find(len, len, np.array([[1.0, 2], [np.nan, 0]]))
     with pytest.raises(InputShapeError, match="Add an axis"):
         find(len, len, np.zeros((2, 8, 8), np.uint8))
-    with pytest.raises(InputShapeError, match=r"np.rint\(seeds \* 255\)"):
-        find(len, len, np.full((2, 8, 8, 1), 0.5))
 
 
 def test_spectrograms_are_signals():
@@ -190,6 +188,19 @@ def test_spectrograms_are_signals():
         mutant, _ = domain.mutate(seeds[0], name, rng)
         assert mutant.shape == seeds[0].shape and not np.array_equal(mutant, seeds[0])
         assert (low <= mutant).all() and (mutant <= high).all()
+
+
+@pytest.mark.parametrize(
+    ("highest", "dtype", "remedy"),
+    [(1, float, r"rint\(seeds \* 255\)"), (255, int, r"rint\(seeds\)")],
+)
+def test_what_could_be_images_is_a_guess(highest, dtype, remedy):
+    seeds = np.random.default_rng(0).uniform(0, highest, (3, 8, 8, 1)).astype(dtype)
+    pair = ModelPair(len, len)
+    with pytest.warns(PlausibilityWarning, match=remedy):
+        assert type(pair.for_seeds(seeds).domain) is SignalDomain
+    for domain in (SignalDomain(seeds), ImageDomain()):  # no warning: one was chosen
+        assert ModelPair(len, len, domain=domain).for_seeds(seeds).domain is domain
 
 
 @pytest.mark.parametrize("kept", [0, 3])
@@ -314,12 +325,12 @@ def test_agreement_on_a_test_set(scaled_model):
     np.testing.assert_array_equal(found.labels, labels)
     np.testing.assert_array_equal(found.differs, labels[:, 0] != labels[:, 1])
     np.testing.assert_allclose(found.distance, np.abs(outputs[0] - outputs[1]).max(1), atol=1e-6)
-    assert found.accuracies == tuple((labels == test.y[:, None]).mean(axis=0))
+    assert found.quality["accuracy"] == tuple((labels == test.y[:, None]).mean(axis=0))
     assert f"{1 - found.differs.mean():.2%} of 360 inputs" in repr(found)
     frame = found.to_frame()
     assert frame["differs"].sum() == found.differs.sum() and "true label" in frame
-    assert np.isnan(agreement(pair, test.x[:5]).accuracies).all()
-    json.dumps(found.accuracies)
+    assert not agreement(pair, test.x[:5]).quality
+    json.dumps(found.quality)
     with pytest.raises(InputShapeError, match="no inputs"):
         agreement(pair, test.x[:0])
 
@@ -334,7 +345,7 @@ def test_agreement_counts_ties_as_a_device():
     assert found.differs.tolist() == [True, False, True, True, False]
     assert found.ties.tolist() == [True, False, True, False, False]
     assert found.by_kernels is None and "tie" in found.to_frame()
-    assert found.accuracies == (0.8, 0.6)
+    assert found.quality["accuracy"] == (0.8, 0.6)
     assert "40.00% of 5 inputs" in repr(found) and "2 differences from ties" in repr(found)
 
 

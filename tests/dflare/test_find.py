@@ -9,6 +9,7 @@ from nnslicer_tf import datasets
 from nnslicer_tf.dflare import (
     DeviationSet,
     DFlare,
+    ImageDomain,
     ModelPair,
     find_deviations,
     verify,
@@ -157,7 +158,7 @@ def test_resumes_where_it_was(pair, seeds, tmp_path):
         return pair[0](x)
 
     options = {"together": 3, "progress": False, "checkpoint": path, "preprocess": as_floats}
-    with pytest.raises(Interrupted):
+    with pytest.raises(InvalidArgumentError, match="`original` fails inside: Interrupted"):
         find(failing, pair[1], seeds, **options)
     asked = []
 
@@ -256,7 +257,8 @@ def test_bad_seeds(pair):
     with pytest.raises(InputShapeError, match="no seeds"):
         find(*pair, np.empty((0, 8, 8, 1), np.uint8))
     with pytest.raises(InputShapeError, match="uint8"):
-        find(*pair, np.zeros((1, 8, 8, 1)))
+        images = ModelPair(*pair, domain=ImageDomain())
+        find_deviations(images, np.zeros((1, 8, 8, 1)))
 
 
 REAL = {

@@ -103,7 +103,7 @@ def test_independent_labels_are_on_or_off():
     found = dflare.agreement(dflare.ModelPair(model, other, task="multilabel"), ROWS, y)
     both = [m.predict(ROWS, verbose=0) > 0.5 for m in (model, other)]
     np.testing.assert_array_equal(found.differs, (both[0] != both[1]).any(axis=1))
-    assert found.accuracies[1] == pytest.approx((both[1] == y).mean())
+    assert found.quality["accuracy"][1] == pytest.approx((both[1] == y).mean())
     with pytest.raises(InvalidArgumentError, match="task='multilabel'"):
         dflare.agreement(dflare.ModelPair(model, other), ROWS)
 
@@ -115,3 +115,20 @@ def test_independent_labels_are_on_or_off():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         dflare.ModelPair(regression(), regression(), **options)
+
+
+def test_one_of_several_outputs_by_name():
+    from support.outputs import noisy, two_outputs
+
+    x = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
+    original = two_outputs()
+    copy = noisy(original, 0.1)
+    outputs = [model.predict(x, verbose=0) for model in (original, copy)]
+    result = dflare.agreement(dflare.ModelPair(original, copy, output="kind"), x)
+    labels = np.stack([values["kind"].argmax(axis=-1) for values in outputs], axis=1)
+    np.testing.assert_array_equal(result.labels, labels)
+    pair = dflare.ModelPair(original, copy, output="size", task="regression", tolerance=0.1)
+    moved = np.abs(outputs[0]["size"] - outputs[1]["size"])[:, 0]
+    np.testing.assert_array_equal(dflare.agreement(pair, x).differs, moved > 0.1)
+    with pytest.raises(InvalidArgumentError, match="output='name'"):
+        dflare.ModelPair(original, copy)

@@ -45,12 +45,13 @@ def test_distances():
 
 def test_ssim_of_flat_images_and_of_noise():
     """By hand: flat images have no variance, and noise that is turned over correlates by −1."""
-    a, b = np.full((16, 16, 1), 100.0), np.full((16, 16, 1), 50.0)
+    a, b = (np.full((16, 16, 1), value, np.uint8) for value in (100, 50))
     small = (0.01 * 255) ** 2
     expected = (2 * 100 * 50 + small) / (100**2 + 50**2 + small)
     assert distances(a, b)["SSIM"] == pytest.approx(expected, abs=5e-4)  # it is float32
-    noise = np.where(np.indices((16, 16, 1)).sum(0) % 2, 40.0, -40.0)
-    assert distances(128 + noise, 128 - noise)["SSIM"] < -0.9
+    noise = np.where(np.indices((16, 16, 1)).sum(0) % 2, 40, -40)
+    turned = distances((128 + noise).astype(np.uint8), (128 - noise).astype(np.uint8))
+    assert turned["SSIM"] < -0.9
 
 
 def test_changes_stay_within_the_budget(pair, near):

@@ -300,13 +300,20 @@ def detect(s: Subject) -> None:
 
 def debug(s: Subject) -> None:
     """Keras answers as the mended copy does when weights of suspicious synapses are 0."""
-    x, y = s.labelled(60)
-    wrong = np.arange(60) % 2 == 0
-    right = np.where(wrong, np.roll(np.unique(y), 1)[np.searchsorted(np.unique(y), y)], y)
+    kind, output, wrong = s.im.classes, s.im.output_names[0], np.arange(60) % 2 == 0
+    if kind.is_number or kind.is_map:
+        x = s.samples(60, 2)
+        right = kind.answers(s.outputs(x=x)[0])
+        right[wrong] = right[wrong] + 1 if kind.is_number else (right[wrong] + 1) % kind.count
+    else:
+        x, y = s.labelled(60)
+        turned = np.roll(np.unique(y), 1)[np.searchsorted(np.unique(y), y)]
+        right = np.where(wrong, turned, y)
     runs = [(rows_of(x, part), right[part]) for part in (wrong, ~wrong)]
-    suspicion = debugging.suspicious(s.im, *runs, progress=False)
-    mended = debugging.mend(s.im, suspicion, x, right, "mask", channels=2)
-    masks = debugging.localisation.suspicious_synapses(s.im, suspicion, channels=2)
+    suspicion = debugging.suspicious(s.im, *runs, output=output, progress=False)
+    mended = debugging.mend(s.im, suspicion, x, right, "mask", output=output, channels=2)
+    of_output = s.im.of_output(output)
+    masks = debugging.localisation.suspicious_synapses(of_output, suspicion, channels=2)
     with s.zeroed({name: ~mask for name, mask in masks.items()}):
         same(s.outputs(mended), s.outputs())
 

@@ -110,6 +110,36 @@ def test_functions_follow_their_weights(name):
     assert_close(empty, np.broadcast_to(empty[:1], empty.shape), atol=2e-4)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, k: ops.maximum(x, k),
+        lambda x, k: ops.where(x > k, x - k, 0.0),
+        lambda x, k: ops.sign(x) * ops.power(ops.abs(x), 1 + k),
+        lambda x, k: ops.clip(x, -2 - k, 2 + k),
+    ],
+    ids=["maximum", "threshold", "power", "clip"],
+)
+def test_what_a_function_is_does_not_depend_on_its_weights_at_wrapping(function):
+    """With weights of 0 the first is a ReLU and the third the identity, but not after training."""
+    keras.utils.set_random_seed(0)
+    own = Own((), function, name="own")
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(8, name="first"), own])
+    model.add(layers.Dense(3))
+    own.kernel.assign(0.0)
+    x = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+    before = nns.InstrumentedModel(model)
+    own.kernel.assign(0.8)
+    amounts = []
+    for im in (before, nns.InstrumentedModel(model)):
+        profile = nns.Profile.from_data(im, x, progress=False)
+        slicer = nns.Slicer(im, profile, contribution="amount", progress=False)
+        amounts.append(slicer.slice(x[:1]).synapses["first"])
+        with pytest.raises(nns.errors.UnsupportedLayerError, match="not piecewise linear"):
+            nns.exactline.exact_line(im, x[0], x[1])  # its knots would be those of wrapping
+    assert_close(*amounts)
+
+
 NORMS = {
     "layer": (
         layers.LayerNormalization(name="norm"),
@@ -164,6 +194,20 @@ def nested() -> keras.Model:
     first, second = keras.Input((5,), name="p"), keras.Input((5,), name="q")
     called = named_out_of_order()({"b": layers.Dense(5)(first), "a": second})
     return keras.Model([first, second], called)
+
+
+def test_nested_inputs_are_read_as_the_model_reads_them():
+    first, second, third = (keras.Input((3,), name=name) for name in ("z", "a", "m"))
+    joined = layers.Concatenate()([first, 2 * second, 3 * third])
+    with pytest.warns(UserWarning, match="all keys in the dict"):
+        model = keras.Model({"x": [first, third], "y": second}, layers.Dense(2)(joined))
+    rng = np.random.default_rng(0)
+    x = {"x": [rng.normal(size=(9, 3)), rng.normal(size=(9, 3))], "y": rng.normal(size=(9, 3))}
+    expected = model.predict(keras.tree.map_structure(lambda v: v.astype("float32"), x), verbose=0)
+    im = nns.InstrumentedModel(model)
+    assert_close(im.predict(x), expected)
+    by_name = {"z": x["x"][0], "m": x["x"][1], "a": x["y"]}
+    assert_close(im.predict(by_name), expected)
 
 
 @pytest.mark.parametrize("build", [named_out_of_order, nested])

@@ -73,7 +73,7 @@ def test_arguments_are_checked(model):
             nns.InstrumentedModel(model, bounds=bounds)
     with pytest.raises(InvalidArgumentError, match="for the model's inputs"):
         nns.InstrumentedModel(model, preprocess=lambda x: x[:, 1:])
-    with pytest.raises(InvalidArgumentError, match="preprocess must be"):
+    with pytest.raises(InvalidArgumentError, match="`preprocess` fails inside"):
         nns.InstrumentedModel(model, preprocess=lambda x: np.tanh(np.asarray(x)))
 
 

@@ -53,6 +53,39 @@ def test_a_small_constant_is_not_lost():
     np.testing.assert_allclose(im.predict(40 * X), model(40 * X), rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda v: ops.maximum(v, -5.0),
+        lambda v: ops.minimum(v, 6.0),
+        lambda v: ops.minimum(ops.maximum(v, -300.0), 1e4),
+        lambda v: ops.flip(ops.maximum(v, -40.0), axis=-1),
+    ],
+    ids=["-5", "6", "-300 and 10,000", "-40, turned round"],
+)
+def test_a_bound_that_is_far_away_is_not_lost(function):
+    """Values that a small sample does not reach are clipped, also on exact lines."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, layers.Dense(3)(function(layers.Dense(5)(inputs))))
+    start, end = 2e4 * X[:2].astype(np.float64)
+    line = nns.exactline.exact_line(model, start, end)
+    assert len(line) > 1
+    ratios = np.linspace(0, 1, 301)
+    expected = model.predict(line.at(ratios).astype(np.float32), verbose=0)
+    np.testing.assert_allclose(line.evaluate(ratios), expected, rtol=1e-4, atol=1e-2)
+
+
+def test_a_softmax_of_bounded_values_has_the_bounds():
+    inputs = keras.Input((6,))
+    bounded = layers.Lambda(lambda v: ops.softmax(ops.clip(v, -12.0, 12.0)), name="bounded")
+    model = keras.Model(inputs, layers.Dense(3)(bounded(layers.Dense(5)(inputs))))
+    im = nns.InstrumentedModel(model)
+    kinds = [operation.kind for operation in im.operations]
+    assert kinds.index("elementwise") < kinds.index("softmax")
+    np.testing.assert_allclose(im.predict(40 * X), model(40 * X), rtol=1e-4)
+
+
 # One function, written in ways that share no name, and its Keras twin.
 TWINS = {
     "tf relu": (lambda: tensorflow("relu"), "relu"),

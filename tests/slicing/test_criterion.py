@@ -55,3 +55,44 @@ def test_what_one_sigmoid_means_is_said_about_its_neuron_alone():
     slicer, x = slicer_of(classes)
     with pytest.raises(nns.errors.CriterionError, match=r"indexed 0 to 1. Received: \[2\].$"):
         slicer.slice(x, [2])
+
+
+@pytest.mark.parametrize("units", [3, 1])
+@pytest.mark.parametrize("options", [{"theta": 0}, {"theta": 0.3}, {"contribution": "amount"}])
+def test_predicted_classes_of_a_map_are_those_of_its_positions(units, options):
+    from support.outputs import images, u_net
+
+    im, x = nns.InstrumentedModel(u_net(units, "softmax" if units > 1 else "sigmoid")), images(40)
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, x), workers=0, progress=False, **options)
+    found = slicer.slice_each(x[:36])  # more than few, so that θ = 0 runs on the backend
+    labels = im.logits(x[:36]).argmax(axis=-1).reshape(36, -1)
+    for i in (0, 35):
+        places = units * np.arange(labels.shape[1]) + labels[i]
+        one = slicer.slice(x[i : i + 1], {"map": places})
+        for name, values in one.synapses.items():
+            np.testing.assert_allclose(found[i].synapses[name], values, rtol=1e-4, atol=1e-4)
+    largest = im.logits(x[:36]).reshape(36, -1).argmax(axis=1)  # as of any map
+    np.testing.assert_array_equal(found.predicted, largest)
+    channels = nns.Slicer(im, slicer.profile, granularity="channel", progress=False)
+    with pytest.raises(nns.errors.CriterionError, match="a map and single activations"):
+        channels.slice(x, {"map": "predicted"})
+
+
+def test_which_output_is_meant_is_named():
+    from support.outputs import autoencoder, images, two_outputs
+
+    x = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+    im = nns.InstrumentedModel(two_outputs())
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, x), 0, progress=False)
+    with pytest.raises(nns.errors.CriterionError, match=r"outputs=\{'kind': 'predicted'\}"):
+        slicer.slice(x)
+    one = im.of_output("kind")
+    alone = nns.Slicer(one, nns.Profile.from_data(one, x), 0, progress=False).slice(x)
+    for name, values in slicer.slice(x, {"kind": "predicted"}).synapses.items():
+        np.testing.assert_array_equal(values, alone.synapses.get(name, np.zeros_like(values)))
+    model = autoencoder()
+    model.compile("adam", "mse")
+    im = nns.InstrumentedModel(model)
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, images()), 0, progress=False)
+    with pytest.raises(nns.errors.CriterionError, match="needs an output vector of classes"):
+        slicer.slice(images(2))

@@ -475,3 +475,42 @@ def test_words_are_those_of_the_samples_own_tokens():
     for words in (tokens, [*tokens, "", "", "", ""], ()):
         found = slicer.explain(x[0], words=words, compare=False, decisive=False)
         assert found.words == tuple(words)
+
+
+@pytest.mark.parametrize("final", ["softmax", "sigmoid"])
+def test_a_class_that_leads_by_less_than_rounding_is_explained(final):
+    """Logits that differ by 1e-8 give equal probabilities in float32; the class is the logits'."""
+    count = 300 if final == "softmax" else 1
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dense(5, activation="relu", name="hidden")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(count, final, name="end")(hidden))
+    rng = np.random.default_rng(0)
+    kernel = np.zeros((5, count))
+    kernel[:, -1] = 1e-9  # the last class, or class 1, leads where any unit is active
+    model.set_weights([rng.normal(size=(4, 5)), np.ones(5), kernel, np.zeros(count)])
+    x = rng.normal(size=(30, 4)).astype("float32")
+    assert len(np.unique(model.predict(x, verbose=0))) == 1
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), 0.0, workers=0)
+    why = slicer.explain(x[0], compare=False)
+    expected = count - 1 if final == "softmax" else 1
+    assert why.predicted == why.target.label == expected
+    assert why.decisive is not None and len(slicer.decisive(x[:1], expected)) == 1
+    other = slicer.explain(x[0], target=0, compare=False)
+    assert other.decisive is None and f"the model answers {expected}" in other.withheld
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_a_mean_that_is_no_typical_sample_is_said(far):
+    """|a| + |b| of values ±1 is 2, and 0 at their mean; the score of a + b is 0 at both."""
+    hidden = layers.Dense(4, activation="relu" if far else None)
+    model = keras.Sequential([keras.Input((2,)), hidden, layers.Dense(1)])
+    model.compile(loss="mse")
+    split = np.array([[1.0, -1, 0, 0], [0, 0, 1, -1]])
+    end = np.ones((4, 1)) if far else np.array([[1.0], [0], [1], [0]])
+    model.set_weights([split, np.zeros(4), end, np.zeros(1)])
+    x = np.array([[a, b] for a in (-1, 1) for b in (-1, 1)] * 5, np.float32)
+    profile = nns.Profile.from_data(model, x, progress=False)
+    slicer = nns.Slicer(model, profile, 0.0, workers=0, progress=False)
+    by_mean, by_rows = (slicer.explain(x[3], background=b, compare=False) for b in ("mean", None))
+    assert ("score 0, far from its rows' mean score, 2: it is no" in by_mean.summary()) == far
+    assert ("score 0, far from the rows' mean score: it is no" in by_rows.summary()) == far

@@ -16,6 +16,9 @@ WHOLE = (
 WHOLE_TESTS = (
     "versions/test_versions.py::test_independent_labels_and_several_inputs",
     "debugging/test_localisation.py::test_a_planted_fault_is_found",
+    "debugging/test_maps_and_numbers.py::test_a_negated_unit_is_found_and_mended[map]",
+    "debugging/test_maps_and_numbers.py::test_a_negated_unit_is_found_and_mended[image]",
+    "debugging/test_maps_and_numbers.py::test_outputs_by_name",
     "pruning/test_maps_and_numbers.py::test_a_smaller_u_net_has_the_quality_that_it_says",
     "detection/test_attacks.py::test_foolbox_is_imported_only_when_it_is_used",
     "test_public_api.py::test_slicing_does_not_load_exact_lines",

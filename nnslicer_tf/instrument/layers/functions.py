@@ -18,7 +18,7 @@ from keras import ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
-from nnslicer_tf.instrument.expansion import Constant, current
+from nnslicer_tf.instrument.expansion import Constant, current, variables_of
 from nnslicer_tf.instrument.index_maps import moves_values
 from nnslicer_tf.instrument.layers.embeddings import lookup_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
@@ -144,8 +144,7 @@ def linear_steps(
             "of keras.ops, or as a layer whose operations you register with "
             "nnslicer_tf.register_layer."
         )
-    of_weights = (Constant, keras.Variable)
-    follows = any(isinstance(v, of_weights) for v in keras.tree.flatten(dict(call.arguments)))
+    follows = variables_of(dict(call.arguments))
     read = matrix if follows else lambda: ops.convert_to_tensor(known, "float32")
     synapses = matrix_synapses(f"{call.path}{suffix}", read, 1)
 

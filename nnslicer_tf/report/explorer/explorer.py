@@ -42,7 +42,7 @@ class Explorer:
 
     def html(self) -> str:
         """Return the view as one HTML page."""
-        return _HTML.format(
+        return _read("explorer.html").format(
             title=escape(self.title),
             style=_read("explorer.css"),
             script=_script(),
@@ -62,7 +62,7 @@ class Explorer:
             ) from error
 
         class ExplorerWidget(anywidget.AnyWidget):
-            _esm = _script() + _WIDGET
+            _esm = _script() + _read("widget.js")
             _css = _read("explorer.css")
             data = traitlets.Bytes().tag(sync=True)
             selection = traitlets.Dict().tag(sync=True)
@@ -128,7 +128,7 @@ def explore(
     arrays: dict[int, np.ndarray] = {}  # exhibits with the same samples share them
     exhibits = []
     for name, one in named_results(slices).items():
-        model, data = _by_name("im", im, name), _by_name("x", x, name)
+        model = _by_name("im", im, name)
         if not isinstance(model, (InstrumentedModel, keras.Model)):
             raise InvalidArgumentError(
                 "im must be a Keras model or an InstrumentedModel, or several by name. "
@@ -144,6 +144,7 @@ def explore(
                 "inputs; slices of models with one can be explored. Look at a sample with "
                 "slicer.explain."
             )
+        data = _by_name("x", x, name)
         if profile is not None:
             own = _by_name("profile", profile, name)
             if not hasattr(own, "means"):
@@ -185,52 +186,13 @@ def _by_name(what: str, given: Any, name: str) -> Any:
         return given
     if name not in given:
         raise InvalidArgumentError(
-            f"{what} has no entry for '{name}'. It has {', '.join(map(str, given)) or 'nothing'}."
+            f"{what} must have an entry for each of the slices, such as '{name}', or be one for "
+            f"all. Received entries for: {', '.join(map(str, given)) or 'nothing'}."
         )
     return given[name]
 
 
 _STATIC = Path(__file__).parent / "static"
-
-_HTML = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src 'unsafe-inline'; img-src data: blob:">
-<title>{title}</title>
-<style>
-html, body {{ margin: 0; height: 100%; }}
-{style}</style>
-</head>
-<body>
-<main id="explorer"></main>
-<noscript>This page needs JavaScript; everything that it needs is inside it.</noscript>
-<script id="data" type="application/octet-stream">{data}</script>
-<script type="module">
-{script}
-const text = document.getElementById("data").textContent;
-const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-explore(document.getElementById("explorer"), bytes, () => undefined);
-</script>
-</body>
-</html>
-"""
-
-_WIDGET = """
-async function render({ model, el }) {
-  const root = document.createElement("div");
-  el.append(root);
-  const view = model.get("data");
-  const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
-  await explore(root, bytes, (selection) => {
-    model.set("selection", selection);
-    model.save_changes();
-  });
-}
-export default { render };
-"""
 
 
 @cache
