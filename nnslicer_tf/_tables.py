@@ -39,22 +39,15 @@ def cell_text(value: object) -> str:
     return str(value)
 
 
-def html_table(
-    titles: Sequence[object], rows: Iterable[Sequence[object]], caption: str = ""
-) -> str:
-    """Return an HTML table: numbers right-aligned, all text escaped."""
-    head = "".join(f"<th>{escape(str(title))}</th>" for title in titles)
+def html_frame(frame: "pd.DataFrame", caption: str = "", most: int = _MOST_ROWS) -> str:
+    """Return a data frame's first `most` rows as an HTML table: numbers right, all text escaped."""
+    rows = frame.head(most).itertuples(index=False, name=None)
+    head = "".join(f"<th>{escape(str(title))}</th>" for title in frame.columns)
     body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
     above = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def html_frame(frame: "pd.DataFrame", caption: str = "", most: int = _MOST_ROWS) -> str:
-    """Return a data frame as an HTML table of its first `most` rows."""
     rest = len(frame) - most
     more = f"<p>… {rest:,} rows more</p>" if rest > 0 else ""
-    rows = frame.head(most).itertuples(index=False, name=None)
-    return html_table(list(frame.columns), rows, caption) + more
+    return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
 def arrays_frame(arrays: "Mapping[str, np.ndarray]") -> "pd.DataFrame":

@@ -60,21 +60,17 @@ TESTS = {
     "exactline/acas": "tests/exactline/test_acas.py",
     "exactline/attributions": (
         "tests/exactline/test_gradients.py tests/exactline/test_plane_measures.py "
-        "-k 'not classes_areas and not disagreement'"
+        "-k 'not classes_areas'"
     ),
     "exactline/bends": PLANES,
-    "exactline/disagreements": "tests/exactline/test_plane_measures.py",
     "exactline/mesh": PLANES,
     "exactline/gradients": f"tests/exactline/test_polygons.py {GRADIENTS}",
     "exactline/partition": (
         "tests/exactline/test_partition.py tests/exactline/test_plane_measures.py "
-        "-k 'not classes_areas and not disagreement'"
+        "-k 'not classes_areas'"
     ),
     "exactline/points": PLANES,
-    "exactline/program": (
-        f"{LINES} tests/exactline/test_plane_measures.py "
-        "-k 'not classes_areas and not disagreement_is'"
-    ),
+    "exactline/program": (f"{LINES} tests/exactline/test_plane_measures.py -k 'not classes_areas'"),
     "exactline/pieces": "tests/exactline/test_pieces.py tests/exactline/test_walk.py",
     "exactline/plan": PLANES,
     "exactline/rules/": (

@@ -7,7 +7,6 @@ separated by spaces.
 """
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from nnslicer_tf._checks import check_name, counted
-from nnslicer_tf._files import as_path, atomic_path
 from nnslicer_tf.datasets.sources import split_indices, tfds_split
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
@@ -25,8 +23,6 @@ LENGTH = 52
 
 PADDING, UNKNOWN = 0, 1
 """Numbers for padding, and for words that are not in the vocabulary."""
-
-_MARKS = ("", "[unknown]")
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,34 +43,8 @@ class Vocabulary:
     """The words that a model knows: `words[number]`, where 0 is padding and 1 an unknown word."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        self.words = (*_MARKS, *words)
+        self.words = ("", "[unknown]", *words)
         self._numbers = {word: number for number, word in enumerate(self.words)}
-
-    @classmethod
-    def of(cls, sentences: Iterable[str], size: int) -> "Vocabulary":
-        """Return a vocabulary of the most frequent words in sentences, separated by spaces.
-
-        `size` includes padding and the unknown word; equally frequent words are in alphabetical
-        order.
-        """
-        counts = Counter(word for sentence in sentences for word in sentence.split())
-        ordered = sorted(counts, key=lambda word: (-counts[word], word))
-        return cls(ordered[: size - len(_MARKS)])
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> "Vocabulary":
-        """Read a file that `save` wrote; raise `InvalidArgumentError` if there is none."""
-        try:
-            return cls(as_path(path).read_text(encoding="utf-8").rstrip("\n").split("\n"))
-        except OSError as error:
-            raise InvalidArgumentError(
-                f"The vocabulary '{path}' cannot be read: {error}."
-            ) from error
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the words to a file, one per line."""
-        with atomic_path(path) as temporary:
-            temporary.write_text("\n".join([*self.words[len(_MARKS) :], ""]), encoding="utf-8")
 
     def encode(self, sentences: str | Sequence[str], length: int = LENGTH) -> np.ndarray:
         """Return the words' numbers `(sentences, length)` int32, padded with 0 at the end.
@@ -103,9 +73,10 @@ class Vocabulary:
 
 
 def vocabulary(name: str = "sst2") -> Vocabulary:
-    """Return the vocabulary of the zoo's models: 14,000 words of SST-2."""
+    """Return the vocabulary of the zoo's models: SST-2's 13,998 most frequent words."""
     check_name("set of sentences", name, NAMES)
-    return Vocabulary.load(Path(__file__).with_name(f"{name}.txt"))
+    text = Path(__file__).with_name(f"{name}.txt").read_text(encoding="utf-8")
+    return Vocabulary(text.rstrip("\n").split("\n"))
 
 
 def load(name: str = "sst2", split: str = "train") -> Sentences:

@@ -173,10 +173,6 @@ class Coverage(ShownAsTable, ABC):
         """Return the covered share of all items, 0 … 1."""
         return self._count() / self._size()
 
-    def per_operation(self) -> dict[str, float]:
-        """Return operation name → covered share of its items."""
-        return {name: float(mask.mean()) for name, mask in self.covered.items()}
-
     def save(self, path: str | os.PathLike) -> None:
         """Write the coverage to an `.npz` file, atomically."""
         header = {"kind": type(self).__name__, "options": self._options, "samples": self.samples}

@@ -13,16 +13,6 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.deepxplore.coverage import Coverage
 
 
-def majority_of(predictions: np.ndarray) -> np.ndarray:
-    """Return each input's majority class of `(inputs, models)` predictions; -1 for a tie."""
-    votes = np.zeros((len(predictions), predictions.max(initial=0) + 1), np.int64)
-    for column in predictions.T:
-        votes[np.arange(len(predictions)), column] += 1
-    most = votes.max(axis=1, keepdims=True)
-    tie = (votes == most).sum(axis=1) > 1
-    return np.where(tie, -1, votes.argmax(axis=1))
-
-
 @dataclass(eq=False, repr=False)
 class Differences(Saved, ShownAsTable):
     """Difference-inducing inputs, one per row, in the order of discovery.
@@ -70,10 +60,6 @@ class Differences(Saved, ShownAsTable):
         """Inputs generated per seed on which the models agreed; NaN without such seeds."""
         agreed = self.tried - int((~self.generated).sum())
         return float(self.generated.sum() / agreed) if agreed else float("nan")
-
-    def majority(self) -> np.ndarray:
-        """Return the majority class, `(found,)` int64, to retrain with (7.3); -1 for a tie."""
-        return majority_of(self.predictions)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per input: seed, its label, iterations, every model's prediction."""

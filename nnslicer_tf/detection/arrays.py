@@ -27,8 +27,3 @@ def margin(scores: Any, labels: Any) -> Any:
     own = ops.one_hot(labels, scores.shape[-1])
     others = ops.where(own > 0, -np.float32(np.inf), scores)
     return ops.max(others, axis=1) - ops.sum(own * scores, axis=1)
-
-
-def mean_of(parts: list[Any]) -> Any:
-    """Return the elementwise mean of arrays or tensors of one shape."""
-    return sum(parts[1:], start=parts[0]) / len(parts)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.detection.arrays import array_module, margin, mean_of
+from nnslicer_tf.detection.arrays import array_module, margin
 from nnslicer_tf.detection.images import SPECTRA, VIEWS, residual_shares, spectrum, views
 from nnslicer_tf.errors import InputRangeWarning, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
@@ -81,7 +81,8 @@ class Evidence:
         check_name("view", view, VIEWS)
         if view not in self._view_margins:
             scores = (self.scores(images) for images in views(self.x, view))
-            self._view_margins[view] = mean_of([margin(one, self.predicted) for one in scores])
+            margins = [margin(one, self.predicted) for one in scores]
+            self._view_margins[view] = sum(margins) / len(margins)
         return self._view_margins[view]
 
     def spectrum(self, grouping: str) -> Any:
@@ -131,7 +132,8 @@ class Evidence:
             InvalidArgumentError: if there is no slicer.
         """
         if view is not None:
-            return mean_of([one.slices(kernels, columns, local=True) for one in self.views(view)])
+            slices = [one.slices(kernels, columns, local=True) for one in self.views(view)]
+            return sum(slices) / len(slices)
         if not local:
             return self.contributions(PREDICTED, kernels, columns)
         parts = [

@@ -9,7 +9,6 @@ import numpy as np
 
 from nnslicer_tf._checks import check_number
 from nnslicer_tf._environment import track
-from nnslicer_tf.detection.arrays import mean_of
 from nnslicer_tf.detection.calibration import surprise
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence
@@ -150,8 +149,7 @@ class VotingDetector(Detector):
             reference = self.reference_[vote.name]
             value = surprise(vote.score(evidence), reference, vote.two_sided)
             groups.setdefault(vote.group or vote.name, []).append(value)
-        means = [mean_of(group) for group in groups.values()]
-        return sum(means[1:], start=means[0])
+        return sum(sum(group) / len(group) for group in groups.values())
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the votes' arrays."""

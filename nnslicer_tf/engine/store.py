@@ -141,12 +141,3 @@ class Store:
         """Return the header and the arrays of a part; errors as in `open`."""
         with self.open(key) as file:
             return file.header, file.arrays()
-
-    def header(self, key: str) -> dict:
-        """Return the header of a part without reading its arrays; errors as in `open`."""
-        with self.open(key) as file:
-            return file.header
-
-    def remove(self, key: str) -> None:
-        """Remove a part if it exists."""
-        self.path(key).unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 from . import acas
 from .attributions import integrated_gradients
-from .disagreements import disagreement
 from .gradients import Attributor
 from .partition import LinearPartition
 from .planar_partition import PlanarPartition
@@ -15,7 +14,6 @@ __all__ = [
     "PlanarPartition",
     "PlaneWalker",
     "acas",
-    "disagreement",
     "exact_line",
     "exact_plane",
     "integrated_gradients",

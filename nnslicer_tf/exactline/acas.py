@@ -28,7 +28,7 @@ class NNet:
 
     weights: tuple[np.ndarray, ...]  # for each layer, (outputs, inputs) float64
     biases: tuple[np.ndarray, ...]  # for each layer, (outputs,) float64
-    minima: np.ndarray  # (inputs,); `evaluate` clips inputs to the minima and maxima
+    minima: np.ndarray  # (inputs,), to which inputs are clipped in use, as to the maxima
     maxima: np.ndarray  # (inputs,)
     means: np.ndarray  # (inputs + 1,); the last entry is for the outputs
     ranges: np.ndarray  # (inputs + 1,), likewise
@@ -36,19 +36,6 @@ class NNet:
     def __repr__(self) -> str:
         sizes = [self.weights[0].shape[1], *(len(bias) for bias in self.biases)]
         return f"NNet({' → '.join(map(str, sizes))})"
-
-    def normalise(self, x: np.ndarray) -> np.ndarray:
-        """Clip and normalise inputs `(…, inputs)`, which are in physical units."""
-        clipped = np.clip(x, self.minima, self.maxima)
-        return (clipped - self.means[:-1]) / self.ranges[:-1]
-
-    def evaluate(self, x: np.ndarray) -> np.ndarray:
-        """Return the outputs `(…, outputs)` float64 for inputs in physical units."""
-        values = self.normalise(np.asarray(x, np.float64))
-        for weights, biases in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            values = np.maximum(values @ weights.T + biases, 0)
-        outputs = values @ self.weights[-1].T + self.biases[-1]
-        return outputs * self.ranges[-1] + self.means[-1]
 
 
 def load_nnet(path: str | os.PathLike) -> NNet:
@@ -119,8 +106,8 @@ def load_nnet(path: str | os.PathLike) -> NNet:
 def to_keras(nnet: NNet, dtype: str = "float32") -> keras.Model:
     """Return the network as a Keras model, with inputs and outputs in physical units.
 
-    It does not clip inputs to the minima and maxima, outside which it differs from `evaluate`. The
-    dtype is that of the layers; "float64" keeps all digits of the file.
+    It does not clip inputs to the minima and maxima. The dtype is that of the layers; "float64"
+    keeps all digits of the file.
     """
     ranges, means = nnet.ranges, nnet.means
     x = inputs = keras.Input((len(nnet.minima),), dtype=dtype, name="input")

@@ -11,7 +11,6 @@ from typing import Any
 import keras
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import check_points, check_target
 from nnslicer_tf._tables import ShownAsTable
@@ -21,7 +20,6 @@ from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.graph import gradient_function
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.report import plot_over_image
 
 
 class Attributor:
@@ -119,10 +117,6 @@ class PathGradients(ShownAsTable):
         ratios, flat = self.partition.ratios, self.gradients.reshape(len(self.gradients), -1)
         sizes = np.abs(flat).sum(axis=1)
         return pd.DataFrame({"from": ratios[:-1], "to": ratios[1:], "gradient, L1": sizes})
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot the exact integrated gradients over the input, which must be an image."""
-        return plot_over_image(self.exact(), self.partition.end, ax)
 
     def exact(self) -> np.ndarray:
         """Return the exact integrated gradients, `input shape`."""

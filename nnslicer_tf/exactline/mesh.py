@@ -187,13 +187,3 @@ def cut(mesh: Mesh, search: Search, most: int) -> Cut:
     waiting = search.waiting[np.unique(groups[groups >= done])]
     search = search._replace(values=points, waiting=waiting)
     return Cut(mesh, search, vertices.sources[old:total], vertices.weights[old:total], index)
-
-
-def cut_by_lines(mesh: Mesh, values: np.ndarray) -> Mesh:
-    """Return a mesh cut where affine functions are zero, given at its vertices `(vertices, n)`."""
-    tolerance = 1e-12 * float(np.abs(values).max())
-    window = Points(len(values), np.ascontiguousarray(values))
-    search = Search.of(window, Bends(1, np.zeros(1)), tolerance)
-    while len(search.waiting):
-        mesh, search, *_ = cut(mesh, search, 1 << 20)
-    return mesh

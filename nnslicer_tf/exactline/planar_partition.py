@@ -241,10 +241,6 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
         plane, faces = (self.origin, self.axes, self.corners), (mesh.start, mesh.loop)
         return PlanarClasses(*plane, mesh.places, *faces, labels)
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the regions, coloured by class, and the decision boundaries."""
-        return self.classify().plot(ax)
-
     @cached_property
     def _flat(self) -> np.ndarray:
         return np.ascontiguousarray(self.values.reshape(len(self.values), -1))

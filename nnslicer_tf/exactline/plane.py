@@ -20,7 +20,7 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.exactline.bends import BendingTransformer
 from nnslicer_tf.exactline.mesh import MAX_TAPS
 from nnslicer_tf.exactline.planar_partition import PlanarPartition, Plane
-from nnslicer_tf.exactline.program import LineProgram, ModelsLike, program_of
+from nnslicer_tf.exactline.program import LineProgram, program_of
 from nnslicer_tf.exactline.tiles import FinishedTiles, walk_plane
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
@@ -73,7 +73,7 @@ class PlaneWalker:
     """A model prepared for exact planes; later changes of its weights have no effect.
 
     Args:
-        im: The model, or several, as for `LineWalker`.
+        im: An instrumented or Keras model.
         workers: Number of threads; 0 for as many as there are cores. The regions do not depend
             on it.
 
@@ -85,12 +85,11 @@ class PlaneWalker:
             a maximum of more than 64 values.
     """
 
-    def __init__(self, im: ModelsLike, *, workers: int = 0) -> None:
-        models = [instrumented(one) for one in (im if isinstance(im, list | tuple) else [im])]
-        self.program = program_of(models)
+    def __init__(self, im: ModelLike, *, workers: int = 0) -> None:
+        im = instrumented(im)
+        self.program = program_of(im)
         self._workers = workers
-        prints = [one.fingerprint for one in models]
-        self._identity = {"model": prints if len(prints) > 1 else prints[0]}
+        self._identity = {"model": im.fingerprint}
         for step in self.program.steps:
             if isinstance(step.transformer, BendingTransformer):
                 taps, floors = step.transformer.bends

@@ -7,12 +7,9 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.bends import Transformer, build_transformer
 from nnslicer_tf.exactline.mesh import MAX_TAPS
 from nnslicer_tf.exactline.rules.pointwise import RectifyLine, ScaleLine
-from nnslicer_tf.exactline.rules.routing import RoutingLine, side_by_side
+from nnslicer_tf.exactline.rules.routing import RoutingLine
 from nnslicer_tf.exactline.rules.windows import MaximumLine, WeightedSumLine
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
-from nnslicer_tf.instrument.model import ModelLike
-
-ModelsLike = ModelLike | list[ModelLike] | tuple[ModelLike, ...]
+from nnslicer_tf.instrument import InstrumentedModel
 
 
 class LineStep(NamedTuple):
@@ -34,33 +31,11 @@ class LineProgram(NamedTuple):
     output_shape: tuple[int, ...]
 
 
-def program_of(models: ModelsLike) -> LineProgram:
-    """Return the program of a model, with a copy of its weights, or of several models at once.
+def program_of(im: InstrumentedModel) -> LineProgram:
+    """Return the program of a model, with a copy of its weights.
 
-    Several models must have inputs of one shape and vector outputs, which the program joins.
     Raises UnsupportedLayerError if an operation before the logits is not piecewise linear.
     """
-    several = models if isinstance(models, list | tuple) else [models]
-    if not several:
-        raise InvalidArgumentError("Lines and planes need at least one model. Received: none")
-    programs = [_program_of_one(instrumented(one)) for one in several]
-    if len(programs) == 1:
-        return programs[0]
-    steps, outputs = [], []
-    for i, program in enumerate(programs):
-        names = {step.name: f"{i}/{step.name}" for step in program.steps}
-        names[program.input] = "input"
-        for step in program.steps:
-            inputs = tuple(names[name] for name in step.inputs)
-            steps.append(LineStep(names[step.name], inputs, step.transformer))
-        outputs.append(names[program.output])
-    steps.append(LineStep("output", tuple(outputs), side_by_side))
-    size = sum(program.output_shape[0] for program in programs)
-    shapes = programs[0].input_shape, (size,)
-    return LineProgram("input", "output", _mark_dead(steps, "output"), *shapes)
-
-
-def _program_of_one(im: InstrumentedModel) -> LineProgram:
     _ = im.input_shape  # raises an error for several inputs
     if len(im.output_operations) > 1:
         raise InvalidArgumentError(
@@ -91,7 +66,7 @@ def _program_of_one(im: InstrumentedModel) -> LineProgram:
             del merged[only]
             step = LineStep(step.name, before.inputs, both)
         merged[step.name] = step
-    marked = _mark_dead(list(merged.values()), output)
+    marked = mark_dead(list(merged.values()), output)
     output_shape = im[im.logit_operation].shape
     return LineProgram(im.input_operation, output, marked, im.input_shape, output_shape)
 
@@ -114,7 +89,7 @@ def _merged(first: Transformer, second: Transformer) -> Transformer | None:
     return None
 
 
-def _mark_dead(steps: Sequence[LineStep], output: str) -> tuple[LineStep, ...]:
+def mark_dead(steps: Sequence[LineStep], output: str) -> tuple[LineStep, ...]:
     """Record for each step the values that no later step needs."""
     needed = {output}
     marked = []

@@ -20,7 +20,7 @@ from nnslicer_tf.exactline.bends import GradientTransformer, pulls_gradients
 from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.exactline.pieces import run_splitting
-from nnslicer_tf.exactline.program import LineStep, ModelsLike, program_of
+from nnslicer_tf.exactline.program import LineStep, program_of
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.exactline.trace import LineTrace
 from nnslicer_tf.instrument import instrumented
@@ -63,8 +63,7 @@ class LineWalker:
     """A model prepared for exact lines; later changes of its weights have no effect.
 
     Args:
-        im: An instrumented or Keras model; or several with inputs of the same shape and vectors as
-            outputs, which are walked as one model with all their logits.
+        im: An instrumented or Keras model.
         every_crossing: Also include the points at which an operation changes its affine piece but
             the output does not bend.
         workers: Number of threads; 0 for one per core. The result does not depend on it.
@@ -76,8 +75,8 @@ class LineWalker:
         UnsupportedLayerError: if an operation before the logits is not piecewise linear.
     """
 
-    def __init__(self, im: ModelsLike, *, every_crossing: bool = False, workers: int = 0) -> None:
-        self.program = program_of(im)
+    def __init__(self, im: ModelLike, *, every_crossing: bool = False, workers: int = 0) -> None:
+        self.program = program_of(instrumented(im))
         self._every_crossing = every_crossing
         self._workers = workers
 

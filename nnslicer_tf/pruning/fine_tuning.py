@@ -5,7 +5,6 @@ Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2015.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
@@ -90,7 +89,8 @@ def fine_tune(
 
     def step(rows: np.ndarray, _: object) -> float:
         targets = keras.tree.pack_sequence_as(structure, [part[rows] for part in truth])
-        return _loss(model.train_on_batch(x[rows], targets))
+        # The total loss; those of several outputs follow it.
+        return float(np.ravel(model.train_on_batch(x[rows], targets))[0])
 
     batch, options = min(batch_size, len(x)), {"drop_last": True, "progress": progress}
     train_epochs(step, len(x), epochs, batch, generator, **options)
@@ -136,16 +136,12 @@ def imitate(
             share = generator.uniform(0, 0.5, (len(batch), *[1] * (batch.ndim - 1)))
             share = share.astype(batch.dtype)
             batch = (1 - share) * batch + share * batch[generator.permutation(len(batch))]
-        return _loss(model.train_on_batch(batch, teacher.predict_on_batch(batch)))
+        losses = model.train_on_batch(batch, teacher.predict_on_batch(batch))
+        return float(np.ravel(losses)[0])
 
     batch, options = min(batch_size, len(x)), {"drop_last": True, "progress": progress}
     train_epochs(step, len(x), epochs, batch, generator, **options)
     return model
-
-
-def _loss(value: Any) -> float:
-    """Return the total loss of a step; several outputs' follow it."""
-    return float(np.ravel(value)[0])
 
 
 def _opened(

@@ -16,7 +16,6 @@ from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, 
 from nnslicer_tf.pruning.units import (
     LAYERS,
     first_member,
-    first_projection,
     has_heads,
     head_of_channels,
     is_removable,
@@ -90,7 +89,7 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
             heads = head_of_channels(operation)
             first_call.setdefault(operation.name, operation)
             if heads is not None:  # the channels of a head, in all projections
-                first = numbers[first_projection(operation)]
+                first = numbers[f"{operation.layer}/query"]
                 width = len(first) // operation.keras_layer.num_heads
                 links.append((outputs, first[heads * width]))
             if operation.kind == "weighted_sum":  # channels outside of the heads

@@ -109,11 +109,6 @@ def head_of_channels(operation: Operation) -> np.ndarray | None:
     return np.repeat(np.arange(heads), operation.shape[-1] // heads)
 
 
-def first_projection(operation: Operation) -> str:
-    """Return the name of the layer's first operation whose channels belong to heads."""
-    return f"{operation.layer}{_SPLIT[0]}"
-
-
 def head_cuts(
     operation: Operation, outputs: np.ndarray, inputs: np.ndarray
 ) -> dict[int, list[tuple[int, np.ndarray]]]:

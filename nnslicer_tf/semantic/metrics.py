@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from sklearn.preprocessing import StandardScaler
 
 from nnslicer_tf._checks import ArrayLike, check_count, check_labels, check_name
 from nnslicer_tf._environment import track
@@ -56,35 +57,6 @@ class Metric:
     prepare: Callable[..., Callable[[np.ndarray, np.ndarray], Values]]
     score: Callable[[np.ndarray, np.ndarray], np.ndarray]
     labels: bool = True
-
-
-class Moments:
-    """Running means and squared deviations of every layer's values (Chan et al., 1979)."""
-
-    def __init__(self, layers: Iterable[str]) -> None:
-        self._count = 0
-        self._mean: dict[str, np.ndarray | float] = dict.fromkeys(layers, 0.0)
-        self._squares: dict[str, np.ndarray | float] = dict.fromkeys(layers, 0.0)
-
-    def add(self, values: Values) -> None:
-        """Add the values of a batch, layer → `(samples, units)`."""
-        samples = len(next(iter(values.values())))
-        total = self._count + samples
-        for layer in self._mean:
-            batch = values[layer].astype(np.float64)
-            mean = batch.mean(axis=0)
-            apart = mean - self._mean[layer]
-            between = apart**2 * self._count * samples / total
-            self._squares[layer] += ((batch - mean) ** 2).sum(axis=0) + between
-            self._mean[layer] += apart * samples / total
-        self._count = total
-
-    def scores(self, metric: Metric) -> Values:
-        """Return the scores by layer."""
-        return {
-            layer: metric.score(np.asarray(mean), np.asarray(self._squares[layer]) / self._count)
-            for layer, mean in self._mean.items()
-        }
 
 
 def contributions(
@@ -142,10 +114,17 @@ def contributions(
         starts = range(0, len(x), batch_size)
         batches = ((x[i : i + batch_size], y[i : i + batch_size]) for i in starts)
         total = len(starts)
-    moments = Moments(layers)
+    moments = {layer: StandardScaler() for layer in layers}
     for batch_x, batch_y in track(batches, "Contributions", total, progress):
-        moments.add(values_of(batch_x, batch_y))
-    return moments.scores(options)
+        values = values_of(batch_x, batch_y)
+        for layer, of_layer in moments.items():
+            of_layer.partial_fit(values[layer])
+    return layer_scores(options, moments)
+
+
+def layer_scores(metric: Metric, moments: Mapping[str, StandardScaler]) -> Values:
+    """Return the scores by layer, from the running means and variances of its values."""
+    return {layer: metric.score(one.mean_, one.var_) for layer, one in moments.items()}
 
 
 def labelled(

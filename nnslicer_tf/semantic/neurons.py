@@ -17,7 +17,6 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Operation, instrumented
 from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
-from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.pruning.units import has_heads, is_removable
 
@@ -47,10 +46,6 @@ class NeuronLayer:
             return values
         return np.where(aligned_mask(masks[self.mask] > 0, values.ndim), values, 0)
 
-    def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the channels of chosen neurons: operation's name → bool `(channels,)`."""
-        return {self.sum: np.asarray(neurons, bool)}
-
     @cached_property
     def parameters(self) -> tuple[tuple[Any, int], ...]:
         """Trained variables with the axis along which they belong to the neurons."""
@@ -73,10 +68,6 @@ class HeadLayer(NeuronLayer):
         by_head = values.reshape(len(values), -1, self.units, self._features)
         return np.moveaxis(by_head, -2, -1)
 
-    def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the output channels of the chosen heads."""
-        return {self.chain[0].inputs[0]: np.repeat(np.asarray(neurons, bool), self._features)}
-
     @cached_property
     def parameters(self) -> tuple[tuple[Any, int], ...]:
         """The kernels and biases of the heads' queries, keys and values."""
@@ -90,19 +81,8 @@ class HeadLayer(NeuronLayer):
         return self.chain[0].keras_layer.value_dim
 
 
-@dataclass(frozen=True, eq=False)
 class RecurrentLayer(NeuronLayer):
     """The units of a recurrent layer; a masked one's candidate is 0, and so is its state."""
-
-    im: InstrumentedModel
-
-    def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the chosen units in all operations of the layer."""
-        return {
-            o.name: np.asarray(neurons, bool)
-            for o in self.im.operations
-            if o.layer == self.name and o.kind == RECURRENCE
-        }
 
     @cached_property
     def parameters(self) -> tuple[tuple[Any, int], ...]:
@@ -252,7 +232,7 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
             if name not in final_layers and _is_zero(layer.activation(keras.ops.zeros((1, 1)))):
                 own = operation.name
                 units = operation.shape[-1]
-                layers[name] = RecurrentLayer(name, units, own, own, (operation,), im)
+                layers[name] = RecurrentLayer(name, units, own, own, (operation,))
         elif operation.kind == "weighted_sum" and not operation.name.endswith(":depthwise"):
             inner = isinstance(layer, _ATTENTION) and operation.name != name  # queries, keys, …
             if inner or params.groups != 1 or params.axes == DEPTHWISE:
@@ -281,13 +261,6 @@ def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, Neur
                 f"Layer '{name}' has {counted(layers[name].units, 'neuron')}. "
                 f"Received: a mask of {len(mask)}"
             )
-
-
-def along(mask: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    """Reshape a vector over neurons so that it broadcasts to an array of `rank` axes."""
-    shape = [1] * rank
-    shape[axis] = -1
-    return mask.reshape(shape)
 
 
 def _neuron_layer(operation: Operation, chain: tuple[Operation, ...]) -> NeuronLayer:

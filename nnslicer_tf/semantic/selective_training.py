@@ -20,10 +20,8 @@ from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import rebuild
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.outputs import check_classifier
-from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
-from nnslicer_tf.pruning.units import gate_reads, is_removable
 from nnslicer_tf.semantic.metrics import labelled
-from nnslicer_tf.semantic.neurons import along, check_critical, neuron_layers
+from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 NeuronMasks = Mapping[str, np.ndarray]
 
@@ -74,16 +72,13 @@ def develop(
     x: np.ndarray,
     y: np.ndarray,
     learned: Iterable[int],
-    *,
-    freeze_outgoing: bool = False,
     **options: Any,
 ) -> keras.Model:
     """Return a copy of a classifier that was trained on new classes, critical neurons frozen.
 
     Only parameters of neurons that are not critical, and of the new classes, change (Equation 9).
     Outgoing weights belong to the neurons that read them, so the new classes also learn from
-    critical neurons, and may be predicted for samples of earlier tasks. With `freeze_outgoing` they
-    learn from the other neurons alone.
+    critical neurons, and may be predicted for samples of earlier tasks.
 
     Args:
         model: A classifier that ends in logits or a softmax, with outputs for the new classes too;
@@ -92,7 +87,6 @@ def develop(
         x: Samples of the new task, plus any samples of earlier tasks to replay.
         y: Their labels.
         learned: The classes of the earlier tasks, whose outputs are frozen.
-        freeze_outgoing: Also freeze the outgoing weights of critical neurons.
         **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
 
     Raises:
@@ -100,6 +94,13 @@ def develop(
         InputShapeError: if the samples have another shape than the model's inputs.
     """
     im = instrumented(model)
+    return train_neurons(im, free_neurons(im, critical, learned), x, y, **options)
+
+
+def free_neurons(
+    im: InstrumentedModel, critical: NeuronMasks, learned: Iterable[int]
+) -> dict[str, np.ndarray]:
+    """Return the neurons that `develop` trains: those that are not critical, and new classes."""
     *hidden, (name, last) = neuron_layers(im, classes=True).items()
     check_critical(critical, dict(hidden))
     if im.classes.is_binary:
@@ -113,9 +114,7 @@ def develop(
             f"learned must be one or more classes of 0 … {last.units - 1}. Received: {old}"
         )
     neurons = {layer: ~np.asarray(mask) for layer, mask in critical.items()}
-    neurons[name] = ~np.isin(np.arange(last.units), old)
-    frozen = critical if freeze_outgoing else None
-    return train_neurons(im, neurons, x, y, frozen_outgoing=frozen, **options)
+    return neurons | {name: ~np.isin(np.arange(last.units), old)}
 
 
 def train_neurons(
@@ -124,7 +123,6 @@ def train_neurons(
     x: DataLike,
     y: ArrayLike,
     *,
-    frozen_outgoing: NeuronMasks | None = None,
     optimizer: keras.optimizers.Optimizer | None = None,
     epochs: int = 5,
     batch_size: int = 64,
@@ -140,7 +138,6 @@ def train_neurons(
             units are the classes. Layers that are not named are not trained.
         x: Samples `(samples, *input shape)`.
         y: Labels `(samples,)`.
-        frozen_outgoing: Neurons, in the same form, whose outgoing weights are not trained.
         optimizer: Any Keras optimiser, whose settings are used; Adam by default.
         epochs: Passes over the samples.
         batch_size: Samples in a step.
@@ -152,9 +149,24 @@ def train_neurons(
         InputShapeError: if the samples have another shape.
     """
     im = maskable(model)
+    masks = parameter_masks(im, neurons)
+    return train_parameters(im, masks, x, y, optimizer, epochs, batch_size, rng, progress)
+
+
+def train_parameters(
+    im: InstrumentedModel,
+    masks: Mapping[int, np.ndarray],
+    x: DataLike,
+    y: ArrayLike,
+    optimizer: keras.optimizers.Optimizer | None,
+    epochs: int,
+    batch_size: int,
+    rng: int | np.random.Generator,
+    progress: bool,
+) -> keras.Model:
+    """Train as `train_neurons` does, given the `parameter_masks` of a maskable model."""
     check_classifier(im, one_output=True)
     x, y = labelled(im, x, y, batch_size)
-    masks = parameter_masks(im, neurons, frozen_outgoing)
     generator = as_generator(rng)
     # A copy with steady normalisations, and dropout with new random states.
     steady = {}
@@ -194,44 +206,18 @@ def parameter_share(model: ModelLike, neurons: NeuronMasks) -> float:
     return sum(int(mask.sum()) for mask in masks.values()) / total
 
 
-def parameter_masks(
-    im: InstrumentedModel, neurons: NeuronMasks, frozen_outgoing: NeuronMasks | None = None
-) -> dict[int, np.ndarray]:
+def parameter_masks(im: InstrumentedModel, neurons: NeuronMasks) -> dict[int, np.ndarray]:
     """Return the id of each variable → bools of its shape, True for what `train_neurons` trains."""
     layers = neuron_layers(im, classes=True)
-    frozen_outgoing = frozen_outgoing or {}
-    for name, mask in (*neurons.items(), *frozen_outgoing.items()):
-        if name not in layers or np.shape(mask) != (layers[name].units,):
-            sizes = ", ".join(f"{layer.name} {layer.units}" for layer in layers.values())
-            raise InvalidArgumentError(
-                f"Unknown layer '{name}' with {np.shape(mask)} units. There are: {sizes}."
-            )
+    check_critical(neurons, layers)
     masks = {}
     for name, mask in neurons.items():
         for variable, axis in layers[name].parameters:
             shape = tuple(variable.shape)
             # A recurrent unit has several gates.
             repeated = np.tile(mask, shape[axis] // len(mask))
-            masks[id(variable)] = np.broadcast_to(along(repeated, len(shape), axis), shape)
-    # The kernels that read frozen neurons. A channel that combines several neurons (an addition's)
-    # is frozen if all of them are.
-    frozen: dict[str, np.ndarray] = {}
-    for name, mask in frozen_outgoing.items():
-        frozen |= layers[name].channels(mask)
-    channels = ChannelGraph(im).affected(frozen)
-    unread = {}
-    for operation in filter(is_reader, im.operations):
-        kernel = operation.params
-        if kernel.groups == 1:
-            free = np.empty(kernel.matrix().shape, bool)
-            free[:] = ~channels[operation.inputs[0]][:, None]
-            unread[id(kernel.variable())] = kernel.to_kernel(free)
-    for operation in filter(is_removable, im.operations):
-        for source, weights in gate_reads(operation):
-            kernel = weights.kernel
-            free = unread.setdefault(id(kernel.variable()), np.ones(kernel.shape, bool))
-            free[:, weights.start : weights.stop] &= ~channels[source][:, None]
-    masks = {key: mask & unread.get(key, True) for key, mask in masks.items()}
+            broadcast = [-1 if i == axis else 1 for i in range(len(shape))]
+            masks[id(variable)] = np.broadcast_to(repeated.reshape(broadcast), shape)
     if not any(mask.any() for mask in masks.values()):
         raise InvalidArgumentError("No neuron is selected: there is nothing to train.")
     return masks

@@ -12,19 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import counted
-from nnslicer_tf._environment import one_thread_a_product
-from nnslicer_tf.errors import InvalidArgumentError
-
-
-def centre(features: np.ndarray) -> np.ndarray:
-    """Subtract the means over samples, which centres the landscape.
-
-    The similarity is then the centred kernel alignment of Kornblith et al. (ICML 2019, section 3),
-    which Equation 2 refers to but, as printed, does not centre.
-    """
-    return features - features.mean(axis=0, dtype=np.float64)
-
 
 def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return the similarity of every prefix of an order of neurons with the whole layer.
@@ -32,17 +19,6 @@ def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     Values are `(samples, …, units)`, the order is a permutation of the units, `(units,)`. Entry
     k - 1 of the result, `(units,)` float64, belongs to the first k neurons.
     """
-    units = features.shape[-1]
-    if not np.array_equal(np.sort(order), np.arange(units)):
-        raise InvalidArgumentError(
-            f"order must have every index of {counted(units, 'neuron')} once. Received: {order!r}"
-        )
-    with one_thread_a_product():
-        return scan(features, order)
-
-
-def scan(features: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return `prefix_similarities` for a valid order, on all threads of BLAS."""
     samples, units = len(features), features.shape[-1]
     positions = features[0].size // units
     if (units * positions) ** 2 * samples >= units * (positions + 4) * samples**2:

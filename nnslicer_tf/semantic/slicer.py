@@ -14,22 +14,22 @@ import math
 from functools import cached_property
 
 import numpy as np
+from sklearn.preprocessing import StandardScaler
 
 from nnslicer_tf._checks import ArrayLike, check_count, check_name, check_number, counted
-from nnslicer_tf._environment import track
+from nnslicer_tf._environment import one_thread_a_product, track
 from nnslicer_tf._numerics import largest
-from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.semantic.metrics import (
     METRICS,
     Baseline,
-    Moments,
     labelled,
+    layer_scores,
     mask_names,
     reference_sample,
 )
 from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
-from nnslicer_tf.semantic.similarity import centre, prefix_similarities
+from nnslicer_tf.semantic.similarity import prefix_similarities
 
 MAX_CAPTURED = 50_000_000  # numbers, 200 MB
 
@@ -42,19 +42,19 @@ class SemanticSlicer:
     The arguments are those of `contributions`, and:
 
     Args:
-        centred: Compare centred landscapes, unlike Equation 2 as printed. Within one category,
-            values vary little around their mean, which a few neurons suffice to reproduce; centred
-            landscapes require the differences between samples as well.
-        categories: The labels whose samples are used; by default all that occur.
+        centred: Compare centred landscapes, as the centred kernel alignment does that Equation 2
+            refers to (Kornblith et al., ICML 2019, section 3), but does not print. Within one
+            category, values vary little around their mean, which a few neurons suffice to
+            reproduce; centred landscapes require the differences between samples as well.
 
     Attributes:
-        categories: The labels, ascending, `(categories,)`.
-        scores: Layer → scores on all samples of the categories `(units,)`.
+        categories: The labels that occur, ascending, `(categories,)`.
+        scores: Layer → scores on all samples `(units,)`.
         category_scores: Layer → scores on each category `(categories, units)`.
 
     Raises:
-        InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, a
-            category without samples, or a model that is not a classifier of two or more classes.
+        InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, or a
+            model that is not a classifier of two or more classes.
         UnsupportedLayerError: if the model has no layer with neurons.
         InputShapeError: if the samples or the baseline have another shape.
     """
@@ -67,7 +67,6 @@ class SemanticSlicer:
         metric: str = "taylor",
         *,
         centred: bool = False,
-        categories: ArrayLike | None = None,
         baseline: Baseline = None,
         batch_size: int = 256,
         progress: bool = False,
@@ -78,26 +77,20 @@ class SemanticSlicer:
         self._batch_size, self._progress = batch_size, progress
         self._layers = neuron_layers(im)
         self._x, self._y = labelled(im, x, y, batch_size)
-        self.categories = present = np.unique(self._y)
-        if categories is not None:
-            missing = np.setdiff1d(categories, present)
-            if len(missing) or not np.size(categories):
-                raise InvalidArgumentError(
-                    f"There are no samples of categories {missing.tolist()}. The labels have "
-                    f"{present.tolist()}; pass samples of them, or other categories."
-                )
-            self.categories = np.unique(categories)
+        self.categories = np.unique(self._y)
         values_of = METRICS[metric].prepare(im, self._layers, reference_sample(im, baseline))
-        whole, scores = Moments(self._layers), []
+        whole, scores = {layer: StandardScaler() for layer in self._layers}, []
         for c in track(self.categories, "Categories", len(self.categories), progress):
-            part, members = Moments(self._layers), np.flatnonzero(self._y == c)
+            part = {layer: StandardScaler() for layer in self._layers}
+            members = np.flatnonzero(self._y == c)
             for start in range(0, len(members), batch_size):
                 batch = members[start : start + batch_size]
                 values = values_of(self._x[batch], self._y[batch])
-                part.add(values)
-                whole.add(values)
-            scores.append(part.scores(METRICS[metric]))
-        self.scores = whole.scores(METRICS[metric])
+                for layer in self._layers:
+                    part[layer].partial_fit(values[layer])
+                    whole[layer].partial_fit(values[layer])
+            scores.append(layer_scores(METRICS[metric], part))
+        self.scores = layer_scores(METRICS[metric], whole)
         self.category_scores = {k: np.stack([s[k] for s in scores]) for k in self._layers}
 
     @cached_property
@@ -121,12 +114,14 @@ class SemanticSlicer:
                 for layer in layers:
                     order = np.argsort(-self.category_scores[layer.name][row], kind="stable")
                     features = layer.of_data(values[layer.value], values)
-                    features = centre(features) if self.centred else features
-                    rows[layer.name].append(prefix_similarities(features, order))
+                    if self.centred:
+                        features = features - features.mean(axis=0, dtype=np.float64)
+                    with one_thread_a_product():
+                        rows[layer.name].append(prefix_similarities(features, order))
         return {name: np.stack(parts) for name, parts in rows.items()}
 
     def global_slice(self, share: float) -> CriticalNeurons:
-        """Return the top share of every layer by the scores on all samples of the categories.
+        """Return the top share of every layer by the scores on all samples.
 
         Args:
             share: Share of the neurons, (0, 1]; at least one neuron is selected.
@@ -156,25 +151,19 @@ class SemanticSlicer:
         Raises:
             InvalidArgumentError: if an argument is out of range.
         """
-        by_category = self.by_category(threshold, step)
-        return CriticalNeurons({k: np.any(masks, axis=0) for k, masks in by_category.items()})
-
-    def by_category(self, threshold: float = 0.95, step: int = 1) -> dict[str, np.ndarray]:
-        """Return the semantic slice of every category: layer → bools `(categories, units)`.
-
-        Arguments and errors are those of `semantic_slice`.
-        """
         check_number("threshold", threshold, "(0, 1]")
         check_count("step", step)
-        masks: dict[str, list[np.ndarray]] = {layer: [] for layer in self._layers}
+        union = {}
         for layer, scores in self.category_scores.items():
+            masks = []
             for score, similarities in zip(scores, self.similarities[layer], strict=True):
                 # The shortest prefix above the threshold, or the whole order.
                 lengths = np.append(np.arange(step, len(score), step), len(score))
                 above = similarities[lengths - 1] > threshold
                 count = lengths[np.argmax(above)] if above.any() else len(score)
-                masks[layer].append(largest(score, int(count)))
-        return {layer: np.stack(rows) for layer, rows in masks.items()}
+                masks.append(largest(score, int(count)))
+            union[layer] = np.any(masks, axis=0)
+        return CriticalNeurons(union)
 
     def __repr__(self) -> str:
         neurons = sum(layer.units for layer in self._layers.values())

@@ -34,7 +34,7 @@ def test_keras_models_are_instrumented():
         coverages = [criterion(model), criterion(im)]
         for coverage in coverages:
             coverage.update(x)
-        assert coverages[0].per_operation() == coverages[1].per_operation()
+        assert coverages[0].to_frame().equals(coverages[1].to_frame())
     ranges = [NeuronRanges.from_data(one, x, progress=False).digest for one in (model, im)]
     assert ranges[0] == ranges[1]
 
@@ -66,7 +66,7 @@ def test_neuron_coverage_by_hand(ims, digits, granularity, threshold):
                 scaled = np.array([scaled[:, :, c].mean() for c in channels])
             expected |= scaled > threshold
         np.testing.assert_array_equal(mask, expected, name)
-        assert cov.per_operation()[name] == expected.mean()
+        assert cov.to_frame().set_index("operation")["share"][name] == expected.mean()
 
 
 def test_merged_parts_are_the_whole(ims, digits, tmp_path):

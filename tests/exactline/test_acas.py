@@ -39,11 +39,20 @@ def small_network(x):
     return 3 * np.array([h[0] - h[1] + 2 * h[2] + 0.125, (h[0] + h[1]) / 2 - 3 * h[2] - 1]) + 7
 
 
+def evaluate(nnet, x):
+    """The network of any file."""
+    values = (x - nnet.means[:-1]) / nnet.ranges[:-1]
+    for weights, biases in zip(nnet.weights[:-1], nnet.biases[:-1], strict=True):
+        values = np.maximum(values @ weights.T + biases, 0)
+    outputs = values @ nnet.weights[-1].T + nnet.biases[-1]
+    return outputs * nnet.ranges[-1] + nnet.means[-1]
+
+
 def test_file_is_what_it_says(path):
     nnet = acas.load_nnet(path)
     for x in ([3.0, -2.0], [-9.0, 4.0], [0.0, 0.0]):
-        np.testing.assert_allclose(nnet.evaluate(x), small_network(x), atol=1e-14)
-    np.testing.assert_allclose(nnet.evaluate([99.0, 0.0]), small_network([10.0, 0.0]), atol=1e-14)
+        np.testing.assert_allclose(evaluate(nnet, x), small_network(x), atol=1e-14)
+    assert nnet.minima.tolist() == [-10, -5] and nnet.maxima.tolist() == [10, 5]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -52,7 +61,7 @@ def test_keras_model_is_the_file(path, dtype):
     model = acas.to_keras(nnet, dtype)
     x = np.random.default_rng(0).uniform(nnet.minima, nnet.maxima, (50, 2))
     # Keras rounds the numbers of a Rescaling layer to float32 whatever its dtype.
-    np.testing.assert_allclose(model(x).numpy(), nnet.evaluate(x), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(model(x).numpy(), evaluate(nnet, x), rtol=0, atol=1e-5)
 
 
 def test_line_is_the_file(path):
@@ -61,7 +70,7 @@ def test_line_is_the_file(path):
     partition = exact_line(im, nnet.minima, nnet.maxima)
     t = np.linspace(0, 1, 1001)
     np.testing.assert_allclose(
-        partition.evaluate(t), nnet.evaluate(partition.at(t)), rtol=0, atol=1e-12
+        partition.evaluate(t), evaluate(nnet, partition.at(t)), rtol=0, atol=1e-12
     )
     assert len(partition) > 1
 
@@ -111,7 +120,7 @@ def test_real_networks(shared):
     for path in paths:
         nnet = acas.load_nnet(path)
         x = rng.uniform(nnet.minima, nnet.maxima, (20, 5))
-        outputs = nnet.evaluate(x)
+        outputs = evaluate(nnet, x)
         assert [len(b) for b in nnet.biases] == [50] * 6 + [5]
         model = acas.to_keras(nnet)
         scale = np.abs(outputs).max()
@@ -124,7 +133,7 @@ def test_real_line(shared):
     im = nns.InstrumentedModel(acas.to_keras(nnet, "float64"))
     partition = exact_line(im, [0.0, 0, 0, 650, 600], [10_000.0, 0, 0, 650, 600])
     t = np.linspace(0, 1, 5_001)
-    expected = nnet.evaluate(partition.at(t))
+    expected = evaluate(nnet, partition.at(t))
     np.testing.assert_allclose(partition.evaluate(t), expected, rtol=0, atol=1e-9)
     regions = partition.classify(lowest=True)
     near = np.abs(t[:, None] - regions.ratios).min(axis=1) < 1e-9

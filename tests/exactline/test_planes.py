@@ -342,7 +342,7 @@ def test_plots_show_classes_and_boundaries():
     im = nns.InstrumentedModel(model)
     corners = polygon(model, scale=2.5)
     partition = exact_plane(im, corners)
-    axes = partition.plot()
+    axes = partition.classify().plot()
     regions, edges = axes.collections
     assert len(regions.get_paths()) == len(partition.classify())
     assert len(edges.get_segments()) == len(partition.classify().boundary())

@@ -1,4 +1,4 @@
-"""Polygons in both directions, and checkpoints of several networks."""
+"""Polygons in both directions."""
 
 import keras
 import numpy as np
@@ -8,7 +8,6 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf.exactline import exact_plane
 from nnslicer_tf.exactline.planar_partition import area_of
-from nnslicer_tf.exactline.plane import PlaneWalker
 
 
 def network(activation):
@@ -36,13 +35,3 @@ def test_coordinates_of_polygons_in_both_directions(backwards, first):
     outputs = partition.outputs(places)
     assert outputs.shape == (20, 2)
     np.testing.assert_allclose(outputs, model(inside), atol=1e-5)
-
-
-def test_a_checkpoint_of_two_networks_is_of_both(tmp_path):
-    corners = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]])
-    one, two, other = (nns.InstrumentedModel(network(a)) for a in ("relu", "relu", "relu6"))
-    PlaneWalker([one, two]).plane(corners, checkpoint=tmp_path)
-    PlaneWalker([one, two]).plane(corners, checkpoint=tmp_path)
-    for models in ([one, other], [other, two], one):
-        with pytest.raises(nns.errors.ProfileMismatchError, match=r"different run \(model="):
-            PlaneWalker(models).plane(corners, checkpoint=tmp_path)

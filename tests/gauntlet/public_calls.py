@@ -246,10 +246,6 @@ def calls(w: World) -> dict[str, Call]:
             {"im": im, "x": x[0], "baseline": x[1], "target": 0},
         ),
         "LinearPartition.at": (made["line"].at, {"ratios": np.array([0.1, 0.4])}),
-        "disagreement": (
-            exactline.disagreement,
-            {"first": w.model, "second": w.newer, "corners": x[:3]},
-        ),
         "select": (protection.select, {"scores": made["scores"], "share": 0.1}),
         "hide": (protection.hide, {"model": w.model, "hidden": made["hidden"]}),
         "steal": (

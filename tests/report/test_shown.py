@@ -3,12 +3,13 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import pyplot
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._tables import html_frame, html_table
+from nnslicer_tf._tables import html_frame
 from nnslicer_tf.deepxplore import Differences, NeuronCoverage, NeuronRanges
 from nnslicer_tf.detection.attacks import ATTACKS
 from nnslicer_tf.detection.attacks.generation import AdversarialExamples
@@ -147,7 +148,7 @@ def test_data_and_networks_have_short_reprs():
 
 
 def test_html_is_escaped_and_long_tables_end():
-    html = html_table(["<a>"], [["b & c"], [0.123456], [float("nan")]], "d > e")
+    html = html_frame(pd.DataFrame({"<a>": ["b & c", 0.123456, float("nan")]}), "d > e")
     assert "<a>" not in html and "&lt;a&gt;" in html and "b &amp; c" in html and "d &gt; e" in html
     assert '<td style="text-align:right">0.1235</td><' in html and "nan" not in html
     frame = nns.InstrumentedModel(zoo.build("digits_cnn")).to_frame()

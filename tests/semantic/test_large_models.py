@@ -53,9 +53,7 @@ def test_from_slicing_to_maintenance(name):
 
     options = {"epochs": 1, "batch_size": 4}
     adapted = semantic.readapt(model, critical, x, y, np.clip(x + 0.1, 0, 1), **options)
-    developed = semantic.develop(
-        model, critical, x[y > 0], y[y > 0], [0], freeze_outgoing=True, **options
-    )
+    developed = semantic.develop(model, critical, x[y > 0], y[y > 0], [0], **options)
     for trained, frozen in ((adapted, ~critical), (developed, critical)):
         moved = 0
         for layer, mask in frozen.items():

@@ -136,23 +136,6 @@ def test_only_chosen_units_are_trained(kind, data):
         assert all((a == b).all() for a, b in zip(was, now, strict=True))
 
 
-def test_weights_that_read_critical_units_can_stay(data):
-    model = network("lstm")
-    im = nns.InstrumentedModel(model)
-    critical = np.arange(UNITS) < 2
-    masks = semantic.selective_training.parameter_masks(
-        im, {"first": ~critical, "second": np.ones(4, bool)}, {"first": critical}
-    )
-    first, second = (model.get_layer(name).cell for name in ("first", "second"))
-    own = np.tile(~critical, 4)
-    assert (masks[id(first.kernel)] == own).all()
-    expected = own & ~critical[:, None]  # no unit learns from critical ones
-    np.testing.assert_array_equal(masks[id(first.recurrent_kernel)], expected)
-    read = np.broadcast_to(~critical[:, None], (UNITS, 16))
-    np.testing.assert_array_equal(masks[id(second.kernel)], read)
-    assert masks[id(second.recurrent_kernel)].all()
-
-
 def test_weights_through_time_have_no_metric(data):
     im = nns.InstrumentedModel(network("simple"))
     with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'taylor_weights'.*'first'"):

@@ -192,48 +192,6 @@ def test_normalisation_belongs_to_its_neuron():
     assert id(norm.moving_mean) not in masks
 
 
-def test_outgoing_weights_can_be_frozen_too():
-    model = make("convolutional")
-    x, y = samples(model, 24)
-    critical = {
-        "c1": np.arange(4) == 1,
-        "c2": np.arange(5) >= 3,
-        "d": np.array([True, False, False, False, True, True]),
-    }
-    trained = develop(model, critical, x, y, [0], freeze_outgoing=True, epochs=2, batch_size=6)
-    changed = {
-        v.path.split("/")[-2] + "/" + v.name: np.asarray(v) != np.asarray(w)
-        for v, w in zip(model.weights, trained.weights, strict=True)
-    }
-    assert not changed["c1/kernel"][..., 1].any()
-    assert not changed["c2/kernel"][:, :, 1].any()
-    assert not changed["c2/kernel"][..., 3:].any()
-    assert changed["c2/kernel"][:, :, [0, 2, 3]][..., :3].any()
-    by_channel = changed["d/kernel"].reshape(2, 2, 5, 6)  # Flatten of (2, 2, 5)
-    assert not by_channel[:, :, 3:].any()
-    assert by_channel[:, :, :3, [1, 2, 3]].all(axis=(0, 1)).any()
-    expected = np.outer(~critical["d"], [False, True, True])
-    assert (changed["probabilities/kernel"] <= expected).all()
-    assert changed["probabilities/kernel"].any()
-    # The critical neurons alone give every class, the new ones too, what they gave before.
-    kept = [masked(m, critical) for m in (model, trained)]
-    bias = trained.get_layer("probabilities").bias
-    kept[0].get_layer("probabilities").bias.assign(bias)
-    np.testing.assert_allclose(kept[0](x), kept[1](x), rtol=1e-6)
-
-
-def test_outgoing_weights_of_a_sum_are_frozen_with_both_its_terms():
-    """In the residual model the skip adds c1 to c3: a channel is read by c4 and the logits."""
-    model = make("residual")
-    im = nns.InstrumentedModel(model)
-    kernel = model.get_layer("c4").kernel
-    chosen = {"c4": np.ones(3, bool)}
-    half = parameter_masks(im, chosen, {"c1": np.arange(4) < 2})
-    assert half[id(kernel)].all()
-    whole = parameter_masks(im, chosen, {"c1": np.arange(4) < 2, "c3": np.arange(4) < 3})
-    assert whole[id(kernel)][0, 0].all(axis=1).tolist() == [False, False, True, True]
-
-
 @pytest.fixture(scope="module")
 def digits():
     return datasets.load("digits", "train"), datasets.load("digits", "test")
@@ -294,16 +252,10 @@ def test_develop_learns_new_classes_and_keeps_the_critical_neurons(digits):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, x, y: train_neurons(m, {"c": np.ones(2, bool)}, x, y), "Unknown layer 'c'"),
-        (lambda m, x, y: train_neurons(m, {"a": np.ones(2, bool)}, x, y), "a 7, b 5, logits 3"),
+        (lambda m, x, y: train_neurons(m, {"c": np.ones(2, bool)}, x, y), "Unknown layer .*'c'"),
+        (lambda m, x, y: train_neurons(m, {"a": np.ones(2, bool)}, x, y), "'a' has 7 neurons"),
         (lambda m, x, y: train_neurons(m, {"a": np.zeros(7, bool)}, x, y), "nothing to train"),
         (lambda m, x, y: train_neurons(m, {"a": np.ones(7, bool)}, x, y + 1), "labels must be"),
-        (
-            lambda m, x, y: train_neurons(
-                m, {"a": np.ones(7, bool)}, x, y, frozen_outgoing={"c": np.ones(2)}
-            ),
-            "Unknown layer 'c'",
-        ),
         (lambda m, x, y: readapt(m, {"a": np.ones(7, bool)}, x, y, x[:2]), "one adversarial"),
         (
             lambda m, x, y: readapt(m, {"logits": np.ones(3, bool)}, x, y, x),

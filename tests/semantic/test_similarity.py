@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.semantic.similarity import prefix_similarities
 
 
@@ -48,8 +47,3 @@ def test_dead_neurons(shape):
     assert found[0] == 0
     assert 0 < found[1] < found[2]
     np.testing.assert_array_equal(prefix_similarities(0 * features, np.arange(3)), 1)
-
-
-def test_bad_arguments_are_refused():
-    with pytest.raises(InvalidArgumentError, match="every index of 3 neurons once"):
-        prefix_similarities(np.ones((4, 3)), np.array([0, 1, 1]))

@@ -13,7 +13,6 @@ import numpy as np
 from keras import ops
 
 from nnslicer_tf.detection import Evidence, LogitMargin, SliceDetector, VotingDetector
-from nnslicer_tf.detection.arrays import mean_of
 from nnslicer_tf.detection.calibration import p_values
 from nnslicer_tf.detection.evidence import MIN_SPREAD, local_criterion, operation_of
 from nnslicer_tf.detection.images import residual_shares, views
@@ -110,7 +109,8 @@ class TensorEvidence(Evidence):
     ) -> Any:
         """Return each input's CONTRIB of some synapses."""
         if view is not None:
-            return mean_of([one.slices(kernels, columns, local=True) for one in self.views(view)])
+            slices = [one.slices(kernels, columns, local=True) for one in self.views(view)]
+            return sum(slices) / len(slices)
         # Computed whole, so that other columns need no second walk.
         key = (*kernels, local)
         if key not in self._slices:

@@ -21,7 +21,7 @@ from nnslicer_tf.deepxplore import Differences, NeuronCoverage, NeuronRanges
 from nnslicer_tf.deepxplore.constraints import CONSTRAINTS
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.deepxplore.networks import networks
-from reproduction.deepxplore.retraining import retrain
+from reproduction.deepxplore.retraining import majority_of, retrain
 from reproduction.deepxplore.settings import DifferenceSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
@@ -57,7 +57,7 @@ def explore(s: DifferenceSettings) -> ExperimentResult:
     }
     differences = []
     for name, of in found.items():
-        made, majority = of.generated, of.majority()[of.generated]
+        made, majority = of.generated, majority_of(of.predictions)[of.generated]
         row = {"search": name, "seeds": of.tried}
         row |= {"seeds on which they disagree": int((~made).sum()), "found": int(made.sum())}
         row |= {"found, share": of.success_rate, "mean steps": of.iterations[made].mean()}
@@ -167,7 +167,7 @@ def _retraining(
             rows = [("none", model, 0), ("no found inputs", control, 0)]
             # Two ways to label them without a human.
             labels = {
-                "labelled by the majority": one.majority(),
+                "labelled by the majority": majority_of(one.predictions),
                 "labelled as their seed": one.labels,
             }
             for how, y in labels.items():

@@ -8,6 +8,16 @@ from nnslicer_tf._training import compile_loss, draw_dropout_seeds, loss_of, tra
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 
 
+def majority_of(predictions: np.ndarray) -> np.ndarray:
+    """Return each input's majority class of `(inputs, models)` predictions; -1 for a tie."""
+    votes = np.zeros((len(predictions), predictions.max(initial=0) + 1), np.int64)
+    for column in predictions.T:
+        votes[np.arange(len(predictions)), column] += 1
+    most = votes.max(axis=1, keepdims=True)
+    tie = (votes == most).sum(axis=1) > 1
+    return np.where(tie, -1, votes.argmax(axis=1))
+
+
 def retrain(
     model: keras.Model,
     x: np.ndarray,
@@ -20,7 +30,7 @@ def retrain(
 ) -> keras.Model:
     """Return a copy of a classifier, trained further with Adam.
 
-    The paper labels the inputs found by the majority of the models (section 7.3).
+    The paper labels the inputs found by the majority of the models (section 7.3), `majority_of`.
 
     Args:
         model: A classifier whose output is logits, probabilities or their logarithms, or one

@@ -17,9 +17,9 @@ from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.deepxplore import NeuronCoverage
 from nnslicer_tf.deepxplore.constraints import find_constraint
-from nnslicer_tf.deepxplore.differences import majority_of
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.deepxplore.networks import networks
+from reproduction.deepxplore.retraining import majority_of
 from reproduction.deepxplore.settings import NumberSettings, SweepSettings
 from reproduction.exactline.measures import fgsm
 from reproduction.plots import put_finding

@@ -16,10 +16,11 @@ from nnslicer_tf._checks import counted
 from nnslicer_tf._environment import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import LinearPartition, LineWalker, PlaneWalker, acas
-from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines
+from nnslicer_tf.exactline.mesh import Mesh
 from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.downloads import sources
+from reproduction.exactline.polygons import cut_by_lines
 from reproduction.exactline.settings import AcasSettings, AdviceSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, compact, note
@@ -82,8 +83,18 @@ def network_files(folder: Path) -> list[Path]:
     return paths
 
 
+def evaluate(nnet: acas.NNet, x: np.ndarray) -> np.ndarray:
+    """Return the outputs `(…, outputs)` float64 for inputs in physical units, which are clipped."""
+    clipped = np.clip(np.asarray(x, np.float64), nnet.minima, nnet.maxima)
+    values = (clipped - nnet.means[:-1]) / nnet.ranges[:-1]
+    for weights, biases in zip(nnet.weights[:-1], nnet.biases[:-1], strict=True):
+        values = np.maximum(values @ weights.T + biases, 0)
+    outputs = values @ nnet.weights[-1].T + nnet.biases[-1]
+    return outputs * nnet.ranges[-1] + nnet.means[-1]
+
+
 def _advisories(nnet: acas.NNet, line: LinearPartition, ratios: np.ndarray) -> np.ndarray:
-    return nnet.evaluate(line.at(ratios)).argmin(axis=1)
+    return evaluate(nnet, line.at(ratios)).argmin(axis=1)
 
 
 def _curves_and_samples(

@@ -21,8 +21,8 @@ from nnslicer_tf.exactline import PlanarPartition, PlaneWalker
 from nnslicer_tf.exactline.mesh import MAX_TAPS
 from nnslicer_tf.exactline.planar_partition import Plane
 from nnslicer_tf.exactline.plane import partition
-from nnslicer_tf.exactline.program import ModelsLike
 from nnslicer_tf.exactline.tiles import forward
+from nnslicer_tf.instrument.model import ModelLike
 
 _REGIONS = 200  # regions that a rectangle should have
 _FIRST_LENGTH = 1e-2  # of the first rectangle, relative to the polygon
@@ -100,7 +100,7 @@ class _Rectangle(NamedTuple):
 
 
 def follow(
-    models: ModelsLike,
+    model: ModelLike,
     polygon: np.ndarray,
     *,
     seeds: int = 32,
@@ -113,7 +113,7 @@ def follow(
     separates no grid points is missed.
 
     Args:
-        models: As for `PlaneWalker`.
+        model: As for `PlaneWalker`.
         polygon: As for `exact_plane`.
         seeds: Grid points along the longer side.
         max_regions: Stop with an error if more regions have to be visited.
@@ -126,7 +126,7 @@ def follow(
     check_count("seeds", seeds)
     if max_regions is not None:
         check_count("max_regions", max_regions)
-    program = PlaneWalker(models).program
+    program = PlaneWalker(model).program
     shape = program.output_shape
     if len(shape) != 1 or not 2 <= shape[0] <= MAX_TAPS:
         raise InvalidArgumentError(

@@ -12,18 +12,14 @@ from nnslicer_tf import datasets
 from nnslicer_tf._checks import as_generator, counted
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.exactline import (
-    Attributor,
-    PlaneWalker,
-    disagreement,
-    exact_plane,
-)
+from nnslicer_tf.exactline import Attributor, PlaneWalker, exact_plane
 from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.exactline.plane import rectangle
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.report import plot_over_image
 from reproduction.exactline import settings
+from reproduction.exactline.disagreements import disagreement
 from reproduction.exactline.measures import fgsm, random_neighbours, relative_error
 from reproduction.exactline.networks import EPSILON, networks_of
 from reproduction.exactline.polygons import mean_integrated_gradients

@@ -11,9 +11,11 @@ from scipy.spatial import ConvexHull
 from nnslicer_tf._checks import check_points, check_target
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import Attributor
-from nnslicer_tf.exactline.mesh import cut_by_lines
+from nnslicer_tf.exactline.bends import Bends
+from nnslicer_tf.exactline.mesh import Mesh, Search, cut
 from nnslicer_tf.exactline.planar_partition import PlanarPartition, Plane, area_of
 from nnslicer_tf.exactline.plane import PlaneWalker
+from nnslicer_tf.exactline.points import Points
 from nnslicer_tf.instrument import InstrumentedModel
 
 _OFF = 1e-6  # the input may be this far off the polygon's plane, relative to its size
@@ -106,6 +108,16 @@ def _weights(partition: PlanarPartition, x: np.ndarray, polygon: np.ndarray) -> 
     total = np.zeros((len(partition), 2))
     np.add.at(total, partition.locate(middles), of_faces / -area_of(polygon))
     return total
+
+
+def cut_by_lines(mesh: Mesh, values: np.ndarray) -> Mesh:
+    """Return a mesh cut where affine functions are zero, given at its vertices `(vertices, n)`."""
+    tolerance = 1e-12 * float(np.abs(values).max())
+    window = Points(len(values), np.ascontiguousarray(values))
+    search = Search.of(window, Bends(1, np.zeros(1)), tolerance)
+    while len(search.waiting):
+        mesh, search, *_ = cut(mesh, search, 1 << 20)
+    return mesh
 
 
 def _over_square(a: np.ndarray, b: np.ndarray, shares: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ a forbidden one. Four searches have the same time of one processor:
   each step goes to the largest value on the whole line, which no sampling can miss.
 
 The properties are those of Katz et al. (CAV 2017), on all 45 networks, as in the competition of
-verifiers. An input counts if `NNet.evaluate`, which knows nothing of lines, violates the property.
+verifiers. An input counts if `evaluate`, which knows nothing of lines, violates the property.
 """
 
 import time
@@ -23,7 +23,7 @@ import pandas as pd
 
 from nnslicer_tf.exactline import LinearPartition, LineWalker, acas
 from nnslicer_tf.instrument import InstrumentedModel
-from reproduction.exactline.advice_maps import network_files
+from reproduction.exactline.advice_maps import evaluate, network_files
 from reproduction.exactline.settings import PropertySettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
@@ -110,7 +110,7 @@ def _rows(s: PropertySettings, property: int, network: str) -> Iterator[dict[str
         start, row = time.process_time(), {"search": name, "known": known, "found": False}
         for candidates in search(nnet, walker, box, wanted.excess, rng):
             seconds = time.process_time() - start
-            values = wanted.excess(nnet.evaluate(candidates))
+            values = wanted.excess(evaluate(nnet, candidates))
             if (values > 0).any():
                 best = candidates[int(values.argmax())]
                 row |= {"found": True, "excess": float(values.max()), "input": best.tolist()}
@@ -144,8 +144,8 @@ def _gradient(
         for step in range(_STEPS):
             # The derivative of the excess, by differences: five inputs need five passes.
             width = (high - low) * 1e-6
-            moved = excess(nnet.evaluate(x[:, None] + np.diag(width)))
-            slope = moved - excess(nnet.evaluate(x))[:, None]
+            moved = excess(evaluate(nnet, x[:, None] + np.diag(width)))
+            slope = moved - excess(evaluate(nnet, x))[:, None]
             x = np.clip(x + (high - low) * 0.1 * 0.93**step * np.sign(slope), low, high)
             yield x
 

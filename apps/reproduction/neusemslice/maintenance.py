@@ -8,7 +8,7 @@ whole model, since a model switches between tasks by section 4.3; methods that f
 the whole model.
 
 It can also be read in two ways about what is frozen: the weights into the critical neurons, or
-the weights out of them as well (rows "sealed"; see `nnslicer_tf.semantic.develop`).
+the weights out of them as well (rows "sealed"; see `sealed`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,6 +25,7 @@ from nnslicer_tf.semantic import develop as learn_task
 from nnslicer_tf.semantic import restructure as remove_neurons
 from nnslicer_tf.semantic.neurons import neuron_layers
 from nnslicer_tf.zoo import accuracy
+from reproduction.neusemslice.sealed import develop_sealed
 from reproduction.neusemslice.settings import OURS, WAYS, MaintenanceSettings
 from reproduction.neusemslice.tables import means_result, paired_tests
 from reproduction.neusemslice.trial import (
@@ -176,7 +177,7 @@ class _Method:
     name: str
     way: str = ""  # how critical neurons are chosen; empty: none are frozen
     replay: float = 0.0  # share of the earlier tasks' samples that are trained on again
-    freeze_outgoing: bool = False  # freeze the weights out of critical neurons too
+    sealed: bool = False  # freeze the weights out of critical neurons too
 
 
 _METHODS = (
@@ -185,8 +186,8 @@ _METHODS = (
     _Method("DeepArc", "DeepArc"),
     *(_Method(way, way) for way in WAYS),
     *(_Method(f"{way}+Replay 10%", way, 0.1) for way in OURS),
-    _Method(f"{WAYS[-1]}, sealed", WAYS[-1], freeze_outgoing=True),
-    _Method(f"{WAYS[-1]}, sealed+Replay 10%", WAYS[-1], 0.1, freeze_outgoing=True),
+    _Method(f"{WAYS[-1]}, sealed", WAYS[-1], sealed=True),
+    _Method(f"{WAYS[-1]}, sealed+Replay 10%", WAYS[-1], 0.1, sealed=True),
 )
 
 
@@ -246,8 +247,8 @@ def develop_rows(
             if frozen is None:
                 current = train_neurons(current, all_neurons(current), x, y, **options)
             else:
-                options["freeze_outgoing"] = method.freeze_outgoing
-                current = learn_task(current, frozen, x, y, learned, **options)
+                learn = develop_sealed if method.sealed else learn_task
+                current = learn(current, frozen, x, y, learned, **options)
             if heads and number < len(tasks) - 1:
                 task = replace(trial, model=current, train=of_classes(trial.train, tasks[number]))
                 sliced = SlicedModel(task, metric)

@@ -207,7 +207,7 @@ def train(
         history.append(row)
         arrays = {name: keras.ops.convert_to_numpy(v) for name, v in variables.items()}
         store.save(f"epoch{len(history):04d}", {"history": history}, arrays)
-        store.remove(f"epoch{len(history) - 1:04d}")
+        store.path(f"epoch{len(history) - 1:04d}").unlink(missing_ok=True)
     if trained is not model:
         model.set_weights(trained.get_weights())
     return history

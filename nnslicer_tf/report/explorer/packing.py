@@ -40,8 +40,11 @@ class Packer:
         array = np.asarray(array)
         if array.dtype.kind == "f":
             name = "f8" if array.dtype == np.float64 else "f4"
-        else:
-            name = "u1" if array.dtype == np.uint8 else _smallest(array)
+        elif array.dtype == np.uint8:
+            name = "u1"
+        else:  # -1 - x takes as many bits as x
+            least = min(int(array.min(initial=0)), -1 - int(array.max(initial=0)))
+            name = f"i{np.min_scalar_type(least).itemsize}"
         return self._store(array.astype(_TYPES[name]), name)
 
     def add_levels(self, array: np.ndarray) -> int:
@@ -70,13 +73,3 @@ class Packer:
             self._chunks.append(content)
             self._size += len(content)
         return self._known[key]
-
-
-def _smallest(array: np.ndarray) -> str:
-    """Return the smallest signed type that holds all integers of an array."""
-    low, high = int(array.min(initial=0)), int(array.max(initial=0))
-    for name in ("i1", "i2"):
-        limits = np.iinfo(_TYPES[name])
-        if limits.min <= low and high <= limits.max:
-            return name
-    return "i4"

@@ -7,7 +7,7 @@ import pytest
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.deepxplore import Blackout, generate
 from nnslicer_tf.errors import InvalidArgumentError
-from reproduction.deepxplore.retraining import retrain
+from reproduction.deepxplore.retraining import majority_of, retrain
 from support.known_models import identity_model
 
 
@@ -24,6 +24,11 @@ def test_retraining_mends_what_was_found(models, digits):
     assert zoo.accuracy(better, digits) > zoo.accuracy(models[0], digits) - 0.02
     for weights, kept in zip(models[0].get_weights(), before, strict=True):
         np.testing.assert_array_equal(weights, kept)
+
+
+def test_the_majority_of_answers():
+    answers = np.array([[3, 1, 3], [1, 1, 1], [0, 1, 2], [2, 0, 0]])
+    assert majority_of(answers).tolist() == [3, 1, -1, 0]
 
 
 def test_retraining_with_dropout_is_determined_by_its_seed(digits):

@@ -19,7 +19,7 @@ from reproduction.exactline import (
     networks,
     planes,
 )
-from reproduction.exactline.advice_maps import boundaries
+from reproduction.exactline.advice_maps import boundaries, evaluate
 from reproduction.exactline.measures import approximate
 from reproduction.exactline.settings import (
     AcasSettings,
@@ -230,7 +230,7 @@ def test_advice_maps(shared):
 
     def advice(distance, turn):
         x = np.column_stack([distance, (2 * turn - 1) * np.pi, rest])
-        return nnet.evaluate(x).argmin(axis=1)
+        return evaluate(nnet, x).argmin(axis=1)
 
     missed = (advice(rho, theta) != advice(cells[0] * advice_maps.REACH, cells[1])).mean()
     assert table["missed_percent_10"][0] == pytest.approx(100 * missed, abs=1.0)

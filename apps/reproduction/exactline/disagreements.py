@@ -1,10 +1,11 @@
-"""Exact disagreement of two networks, such as a model and its compressed version.
+"""Exact disagreement of two networks, such as a model and its compressed version (ours).
 
 Both are walked as one network, so that both are affine on every part of a line or polygon.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -16,9 +17,13 @@ from nnslicer_tf.exactline.mesh import MAX_TAPS
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.exactline.planar_partition import divided
 from nnslicer_tf.exactline.plane import PlaneWalker
+from nnslicer_tf.exactline.program import LineProgram, LineStep, mark_dead
+from nnslicer_tf.exactline.rules.routing import side_by_side
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
+
+W = TypeVar("W", LineWalker, PlaneWalker)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +85,7 @@ def disagreement(
         )
     points: Callable[[np.ndarray], np.ndarray]
     if len(corners) == 2:
-        line = LineWalker(models).line(*corners)
+        line = _together([LineWalker(im) for im in models]).line(*corners)
         halves = [line.outputs[:, :classes], line.outputs[:, classes:]]
         both = [LinearPartition(line.start, line.end, line.ratios, x).classify() for x in halves]
         ratios = np.unique(np.concatenate([one.ratios for one in both]))
@@ -93,7 +98,7 @@ def disagreement(
                 f"On a polygon, disagreement supports classifiers of up to {MAX_TAPS} classes; on "
                 f"a line, of any number. Received: {counted(classes, 'class')}"
             )
-        walker = PlaneWalker(models)
+        walker = _together([PlaneWalker(im) for im in models])
         plane = walker.plane(corners, max_regions=max_regions, progress=progress)
         mesh, values = plane.mesh, plane.values
         for first in (0, classes):
@@ -109,3 +114,20 @@ def disagreement(
     largest = int(np.argmax(sizes * differ))
     point = points(middles[[largest]])[0] if differ.any() else None
     return Disagreement(shares, difference, parts, point)
+
+
+def _together(walkers: Sequence[W]) -> W:
+    """Return a walker of several networks as one, whose output has the outputs of all."""
+    steps, outputs = list[LineStep](), []
+    for i, program in enumerate(walker.program for walker in walkers):
+        names = {step.name: f"{i}/{step.name}" for step in program.steps}
+        names[program.input] = "input"
+        for step in program.steps:
+            inputs = tuple(names[name] for name in step.inputs)
+            steps.append(LineStep(names[step.name], inputs, step.transformer))
+        outputs.append(names[program.output])
+    steps.append(LineStep("output", tuple(outputs), side_by_side))
+    size = sum(walker.program.output_shape[0] for walker in walkers)
+    shapes = walkers[0].program.input_shape, (size,)
+    walkers[0].program = LineProgram("input", "output", mark_dead(steps, "output"), *shapes)
+    return walkers[0]
