@@ -46,10 +46,11 @@ def agreement(
     output: inputs.TableOption = None,
     scale: ScaleOption = None,
     tolerance: inputs.ToleranceOption = None,
+    classes: inputs.ClassesOption = "",
 ) -> None:
     """Show how often two models agree on a test set, and their accuracies."""
     im, model, other = _load(original, compressed)
-    x, y, scale, _ = _samples(data, im, scale)
+    x, y, scale, _ = _samples(data, im, scale, classes)
     from nnslicer_tf import dflare
 
     options: Any = {"task": im.classes.task, "tolerance": tolerance}
@@ -193,12 +194,12 @@ def _load(original: Path, compressed: Path) -> tuple["InstrumentedModel", Any, A
 
 
 def _samples(
-    data: str, im: "InstrumentedModel", scale: float | None
+    data: str, im: "InstrumentedModel", scale: float | None, classes: str | None = None
 ) -> tuple["np.ndarray", "np.ndarray | None", float | None, tuple[str, ...]]:
     """Return inputs, images as bytes, with labels, scale and columns, if there are any."""
     import numpy as np
 
-    samples = inputs.dataset(data, im, "none")
+    samples = inputs.dataset(data, im, "none", classes=classes)
     x, y = np.asarray(samples.x), samples.y if len(samples.y) else None
     if x.ndim != 4 or scale == 0:
         return x, y, None, samples.columns

@@ -16,6 +16,7 @@ from nnslicer_tf._training import (
 )
 from nnslicer_tf.debugging.evidence import METHODS, SuspicionScores, channel_scores
 from nnslicer_tf.debugging.runs import Labelled, Runs
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.instrument.outputs import check_exclusive, check_synapses
 
@@ -192,8 +193,15 @@ def mend(
 def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: int = 1) -> Masks:
     """Return bool masks, by kernel, of synapses that feed the most suspicious hidden channels."""
     check_count("channels", channels)
+    # Hidden channels that weights feed, not kernels that a layer computes.
+    fed = {o.name for o in im.operations if isinstance(o.params, Synapses) and o.kernels}
     ranked = suspicion.to_frame("channel", None)
-    ranked = ranked[ranked["operation"] != im.logit_operation].head(channels)
+    ranked = ranked[ranked["operation"].isin(fed - {im.logit_operation})].head(channels)
+    if len(ranked) < channels:
+        raise InvalidArgumentError(
+            f"The model has {len(ranked)} hidden channels with weights of their own that can be "
+            f"mended. Received: channels={channels}"
+        )
     masks: Masks = {}
     for name, channel in zip(ranked["operation"], ranked["channel"], strict=True):
         kernel: Synapses = im[name].params

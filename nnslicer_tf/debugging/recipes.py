@@ -109,7 +109,8 @@ class Recipe(ShownAsTable):
     def __repr__(self) -> str:
         names = ", ".join(self.layers) or "no layer"
         share, mended = f"{self.weights:.1%} of the weights", f"{self.mended:.0%} of the deviations"
-        return f"Recipe({names} in float, {share}; mends {mended})"
+        doubt = "" if self.mended > 0 else ", so it is of no use"
+        return f"Recipe({names} in float, {share}; mends {mended}{doubt})"
 
 
 def recipe(

@@ -345,6 +345,7 @@ class Ablation:
             return {}, {}, 1
         checksum = weights_checksum(self.im.model)
         if self._kept[1:] != (reference, checksum):
+            reference.check(self.im)  # its means may be those of other weights by now
             values = reference.values(self.im, x, network.bases)
             base = {name: ops.convert_to_tensor(value, "float32") for name, value in values.items()}
             donors = 1 if reference.paired else len(next(iter(values.values())))

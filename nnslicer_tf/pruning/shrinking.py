@@ -178,8 +178,10 @@ def shrink(
     im = maskable(instrumented(model, x))
     check_copyable(im.functional)
     targets = _check(im, classes, ratio, other)
+    before, im.columns = im.columns, im.columns or tuple(getattr(x, "columns", ()))
     x, y = im.labelled(x, y, by_output=True)
     test_x, test_y = (x, y) if test is None else im.labelled(test, by_output=True)
+    im.columns = before
     if len(im.output_names) > 1 and not isinstance(y, Mapping):
         raise InvalidArgumentError(
             f"'{im.model.name}' has several outputs: {', '.join(im.output_names)}. Pass y as a "

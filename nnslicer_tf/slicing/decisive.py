@@ -188,7 +188,7 @@ class DecisiveSlices(ShownAsTable):
                 " The model gives this answer without any of them, so the slice says little: "
                 "Slicer.decisive asks for more with min_probability or max_divergence."
             )
-        if self.info.get("minimal") and row["minimal"]:
+        if self.info.get("minimal") and row["minimal"] and row["size"] > 1:
             text += " Without any single one of its units, the answer is lost."
         # Why it does not count as found.
         if not row["kept"]:
