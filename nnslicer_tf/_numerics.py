@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf._checks import ArrayLike, as_array, check_labels, counted
+from nnslicer_tf._checks import ArrayLike, as_array, check_labels, check_number, counted
 from nnslicer_tf.errors import InvalidArgumentError
 
 FINAL_ACTIVATIONS = ("softmax", "log_softmax", "sparsemax", "sigmoid")
@@ -247,6 +247,23 @@ class OutputClasses:
         if self.is_number:
             return np.asarray(outputs, np.float64).reshape(len(outputs), *self.shape)
         return self.from_outputs(outputs)
+
+    def tolerance(self, given: float | None) -> float:
+        """Return how far two answers may be apart and agree: numbers need it, classes have none."""
+        if given is None:
+            if self.is_number:
+                raise InvalidArgumentError(
+                    "Numbers need a tolerance, the root mean square by which they may differ and "
+                    "agree, in their own unit: tolerance=0.1, or --tolerance 0.1. "
+                    f"{self.remark}"
+                )
+            return 0.0
+        if self.has_one_class:
+            raise InvalidArgumentError(
+                "A tolerance is for maps and numbers; single classes agree or differ. Received: "
+                f"tolerance={given!r} for {self.count} classes. {self.remark}"
+            )
+        return check_number("tolerance", given, "[0, inf)")
 
     def distances(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Return how far two models' answers are apart, `(samples,)` float64.

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_count
+from nnslicer_tf._checks import check_count, check_number
 from nnslicer_tf._environment import track, without_retracing_warnings
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.errors import InvalidArgumentError
@@ -68,6 +68,8 @@ def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> N
 def adam(learning_rate: Any) -> Any:
     """Return Keras's Adam; raise InvalidArgumentError for an invalid learning rate."""
     try:
+        if not callable(learning_rate):
+            check_number("learning_rate", learning_rate, "(0, inf)")
         return keras.optimizers.Adam(learning_rate)
     except ValueError as error:
         raise InvalidArgumentError(

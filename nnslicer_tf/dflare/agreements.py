@@ -12,7 +12,7 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.dflare.classifiers import TFLiteClassifier
 from nnslicer_tf.dflare.domain import NO_LABEL
 from nnslicer_tf.dflare.model_pair import ModelPair
-from nnslicer_tf.errors import InputShapeError
+from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,6 +85,7 @@ def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = No
         InvalidArgumentError: if the outputs differ in size, or are neither probabilities nor
             numbers with a tolerance (see `ModelPair`).
         InputShapeError: if there are no inputs, or a model expects another shape.
+        NonFiniteActivationError: for NaN or infinite inputs.
     """
     if isinstance(x, Dataset):
         y = x.y if y is None and len(x.y) else y
@@ -92,6 +93,8 @@ def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = No
     inputs = as_array(x)
     if inputs.ndim == 0 or not len(inputs):
         raise InputShapeError("There are no inputs: pass at least one.")
+    if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
+        raise NonFiniteActivationError("The inputs have NaN or infinite values. Fill or drop them.")
     answers = pair.ask(inputs)
     kind, has_labels = answers.kind, not (answers.labels == NO_LABEL).any()
     outputs = answers.original.astype(np.float64), answers.compressed.astype(np.float64)

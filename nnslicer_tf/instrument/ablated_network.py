@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, did_you_mean
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.backend import compiled_function, value_and_product
 from nnslicer_tf.instrument.copies import examples
@@ -223,6 +223,18 @@ class Network:
             check_name("variable", name, self.variables)
         else:
             check_name("operation", name, self.im.graph.operations)
+
+    def check_unit(self, name: str) -> None:
+        """Raise InvalidArgumentError if an operation is none of those that have units."""
+        if self._by_synapse or self.by_weight or name in self.wanted:
+            return
+        operation = self.im[name]
+        has_units = isinstance(operation.params, Member) or operation.heads
+        if not has_units and operation.kind not in ("weighted_sum", "lookup", "input"):
+            raise InvalidArgumentError(
+                f"Operation '{name}' has no units at level '{self.level}', which a mask could keep."
+                f"{did_you_mean(name, self.shapes)} Those with units: {', '.join(self.shapes)}."
+            )
 
     # The compiled functions
 

@@ -283,7 +283,7 @@ class Ablation:
         """Return a mask as an array over all units, `(units,)` or `(samples, units)` float32."""
         for part in mask.values() if isinstance(mask, Mapping) else [mask]:
             if np.asarray(part).dtype.kind == "f" and np.isnan(part).any():
-                raise InvalidArgumentError("A mask must have numbers from 0 to 1. Received: NaN")
+                raise InvalidArgumentError("A mask must be numbers, 1 to keep. Received: NaN")
         if not isinstance(mask, Mapping):
             flat = np.asarray(mask)
             if flat.dtype.kind not in "bif" or flat.shape not in (
@@ -299,6 +299,7 @@ class Ablation:
         for name in list(arrays):
             self.network.check(name)
             if name not in self.shapes:  # it does not reach the target
+                self.network.check_unit(name)
                 del arrays[name]
                 continue
             array, shape = arrays[name], self.shapes[name]

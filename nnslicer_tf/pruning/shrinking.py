@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_generator, check_number, is_int
+from nnslicer_tf._checks import as_generator, check_count, check_number, is_int
 from nnslicer_tf._environment import without_retracing_warnings
 from nnslicer_tf._files import as_path, atomic_path, check_writable
 from nnslicer_tf._numerics import OutputClasses
@@ -189,6 +189,7 @@ def shrink(
         part if isinstance(part, Mapping) else {im.output_names[0]: part} for part in (y, test_y)
     )
     generator = as_generator(rng)
+    check_count("epochs", epochs, 0)
     used = np.arange(len(x))
     if targets:
         check_classes(im, y, targets)

@@ -181,11 +181,11 @@ def versions_of(
     from nnslicer_tf.debugging.counterparts import counterpart_of
     from nnslicer_tf.instrument.model import instrumented
 
-    whole = instrumented(old)
+    whole = instrumented(old, x)
     first = whole.of_output(output)
     if isinstance(new, (str, bytes)) or hasattr(new, "__fspath__"):
         return first, instrumented(counterpart_of(first, new, np.asarray(x)[:64]).twin())
-    second = instrumented(new)
+    second = instrumented(new, x)
     if output is not None and not {*whole.output_names} <= {*second.output_names}:
         by_place = dict(zip(whole.output_operations, second.output_names, strict=False))
         output = by_place.get(whole.output_operation_of(output), output)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from nnslicer_tf._checks import ArrayLike, check_number, counted
+from nnslicer_tf._checks import ArrayLike, counted
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -207,12 +207,7 @@ def compare(
             f"{old_form[0]} classes or numbers in the shape {tuple(old_form[1:])}, the new one "
             f"{kind.task} outputs of {new_form[0]} in {tuple(new_form[1:])}."
         )
-    if kind.is_number and tolerance is None:
-        raise InvalidArgumentError(
-            "Numbers need a tolerance, the root mean square by which they may differ and agree, in "
-            f"their own unit: tolerance=0.1, or --tolerance 0.1. {kind.remark}"
-        )
-    tolerance = 0.0 if tolerance is None else check_number("tolerance", tolerance, "[0, inf)")
+    tolerance = kind.tolerance(tolerance)
     samples = new.check(x)
     truth = None if y is None else kind.truth(y, len(samples))
     inputs = arrays_of(samples)  # in order, as the versions may name them differently

@@ -76,6 +76,11 @@ class FlipCauses(ShownAsTable):
 
     def summary(self, flip: int = 0, classes: Sequence[str] = ()) -> str:
         """Return the certificate of a flip in words; `classes` are the classes' names."""
+        if not -len(self) <= flip < len(self):
+            raise InvalidArgumentError(
+                f"There are {len(self)} flips, of the samples {np.asarray(self.samples).tolist()}; "
+                f"they are counted from 0. Received: {flip!r}"
+            )
         row = {name: column[flip] for name, column in self.certificate.items()}
 
         def named(label: int) -> str:

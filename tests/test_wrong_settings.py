@@ -1,0 +1,74 @@
+"""Arguments that would make results silently wrong are refused before the work."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+from nnslicer_tf import dflare, pruning, versions
+from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
+from nnslicer_tf.instrument import Ablation
+
+X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+Y = np.arange(60) % 4
+
+
+@pytest.fixture
+def model():
+    keras.utils.set_random_seed(0)
+    hidden = layers.Dense(16, activation="relu", name="a")
+    return keras.Sequential([keras.Input((5,)), hidden, layers.Dense(4, activation="softmax")])
+
+
+def test_single_classes_have_no_tolerance(model):
+    other = keras.models.clone_model(model)
+    assert len(versions.compare(model, other, X).changed)
+    with pytest.raises(InvalidArgumentError, match="for maps and numbers"):
+        versions.compare(model, other, X, tolerance=1.0)
+    with pytest.raises(InvalidArgumentError, match="for maps and numbers"):
+        dflare.agreement(dflare.ModelPair(model, other, tolerance=1.0), X)
+
+
+def test_agreement_needs_finite_inputs(model):
+    pair = dflare.ModelPair(model, keras.models.clone_model(model))
+    with pytest.raises(NonFiniteActivationError, match="NaN or infinite"):
+        dflare.agreement(pair, np.where(X > 2, np.nan, X))
+
+
+@pytest.mark.parametrize("level", ["neuron", "channel"])
+def test_a_mask_of_an_operation_without_units_is_refused(model, level):
+    ablation = Ablation(model, "zero", level)
+    assert not ablation.outputs({"a:pre": np.zeros(16)}, X).any() and ablation.outputs({}, X).any()
+    with pytest.raises(InvalidArgumentError, match=r"'a' has no units.*a:pre"):
+        ablation.outputs({"a": np.zeros(16)}, X)
+
+
+@pytest.mark.parametrize("rate", [np.nan, 0.0, -1.0, np.inf])
+def test_learning_rates_are_positive(model, rate):
+    with pytest.raises(InvalidArgumentError, match="learning_rate"):
+        pruning.fine_tune(model, X, Y, 1, learning_rate=rate)
+
+
+def test_epochs_are_counted_before_the_work(model):
+    with pytest.raises(InvalidArgumentError, match="epochs"):
+        pruning.shrink(model, X, Y, ratio=0.3, epochs=-1)
+
+
+def test_flips_are_counted_from_0(model):
+    found = versions.explain_flips(model, changed := keras.models.clone_model(model), X[:9])
+    assert found.summary(0) and changed is not model
+    with pytest.raises(InvalidArgumentError, match="flips, of the samples"):
+        found.summary(99)
+
+
+def test_versions_take_the_shape_of_the_data():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((None, None, 1))
+    pooled = layers.GlobalAveragePooling2D()(layers.Conv2D(8, 3, activation="relu")(inputs))
+    model = keras.Model(inputs, layers.Dense(3)(pooled))
+    other, x = keras.models.clone_model(model), np.random.default_rng(0).random((30, 9, 7, 1))
+    changed = versions.compare(model, other, x).changed
+    answers = [m.predict(x, verbose=0).argmax(axis=1) for m in (model, other)]
+    assert changed.tolist() == np.flatnonzero(answers[0] != answers[1]).tolist()
+    assert nns.InstrumentedModel(model, (9, 7, 1)).input_shape == (9, 7, 1)
