@@ -2,12 +2,13 @@
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import dflare, pruning, versions
-from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
+from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError, ProfileMismatchError
 from nnslicer_tf.instrument import Ablation
 
 X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
@@ -72,3 +73,37 @@ def test_versions_take_the_shape_of_the_data():
     answers = [m.predict(x, verbose=0).argmax(axis=1) for m in (model, other)]
     assert changed.tolist() == np.flatnonzero(answers[0] != answers[1]).tolist()
     assert nns.InstrumentedModel(model, (9, 7, 1)).input_shape == (9, 7, 1)
+
+
+def test_tables_of_a_test_have_the_columns_of_the_training(model):
+    names = ["zeta", "alpha", "mid", "beta", "eta"]
+    table = pd.DataFrame(X, columns=names)
+    small = pruning.shrink(model, table, Y, ratio=0.3, test=(table[30:], Y[30:]), progress=False)
+    with pytest.warns(UserWarning, match="columns were reordered"):
+        turned = pruning.shrink(
+            model, table, Y, ratio=0.3, test=(table[30:][names[::-1]], Y[30:]), progress=False
+        )
+    assert turned.accuracy == small.accuracy
+
+
+def test_what_was_fitted_before_training_is_refused_after_it(model):
+    im = nns.InstrumentedModel(model)
+    ablation = Ablation(im, nns.Profile.from_data(im, X, progress=False), "channel")
+    ablation.outputs({}, X)
+    normal = np.random.default_rng(1).normal(size=(400, 5)).astype(np.float32)
+    detector = nns.detection.LogitMargin(im).fit(normal)
+    for variable in model.weights:
+        variable.assign(1.5 * variable)
+    with pytest.raises(ProfileMismatchError):
+        ablation.outputs({}, X)
+    with pytest.raises(ProfileMismatchError, match="fit it again"):
+        detector.predict(normal)
+
+
+def test_channels_that_cannot_be_mended_are_counted(model):
+    im = nns.InstrumentedModel(model)
+    runs = nns.debugging.Runs.split(im, X, Y)
+    pairs = [(part.x, part.right) for part in (runs.failing, runs.passing)]
+    found = nns.debugging.suspicious(im, *pairs, progress=False)
+    with pytest.raises(InvalidArgumentError, match="has 16 hidden channels"):
+        nns.debugging.mend(im, found, X, Y, "scale", channels=17)

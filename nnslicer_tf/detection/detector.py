@@ -17,6 +17,7 @@ from nnslicer_tf.detection.calibration import false_alarms, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.plausibility import check_logits, warn
 from nnslicer_tf.slicing import Slicer
@@ -136,6 +137,7 @@ class Detector(BaseEstimator):
         self.learn(evidence.rows(learned), rng)
         self.normal_scores_ = np.sort(self.anomaly_scores(evidence.rows(held)))
         self.threshold_ = threshold_at(self.normal_scores_, rate) if fixed is None else fixed
+        self._weights = weights_checksum(self.im.model)
         return self
 
     @property
@@ -148,8 +150,16 @@ class Detector(BaseEstimator):
         return false_alarms(self.normal_scores_, self.threshold_, self.fixed_threshold is not None)
 
     def score_samples(self, X: np.ndarray) -> np.ndarray:
-        """Return the anomaly scores of inputs, (N,) float64; raise NotFittedError before `fit`."""
+        """Return the anomaly scores of inputs, (N,) float64.
+
+        Raises NotFittedError before `fit`, ProfileMismatchError after the model was trained again.
+        """
         self._check_fitted()
+        if self._weights != weights_checksum(self.im.model):
+            raise ProfileMismatchError(
+                f"The weights of '{self.im.model.name}' have changed since this "
+                f"{type(self).__name__} was fitted: fit it again."
+            )
         return self.anomaly_scores(self.evidence(self.im.check(X)))
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
@@ -207,6 +217,7 @@ class Detector(BaseEstimator):
                 )
             detector.normal_scores_ = file.array("normal_scores", np.float64, "scores")
             detector.threshold_ = float(file.array("threshold", np.floating, ""))
+            detector._weights = weights_checksum(detector.im.model)
             state = file.arrays("state/")
             for key, array in state.items():
                 if array.dtype.kind not in "biuf" or not np.isfinite(array).all():

@@ -335,6 +335,8 @@ def read_labelled(
     Raises InvalidArgumentError if labels are missing, and errors of `Samples` and of `check`, which
     takes the labels and the number of samples.
     """
+    if y is None and isinstance(data, tuple) and len(data) == 2:
+        data = aligned(data[0], columns), data[1]
     samples = Samples(data, shape, bounds, columns=columns, labelled=y is None)
     x = samples.array()
     if y is None:

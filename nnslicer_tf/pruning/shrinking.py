@@ -28,6 +28,7 @@ from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, Unsupp
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import check_copyable
+from nnslicer_tf.instrument.data import column_names
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.class_scores import check_classes
 from nnslicer_tf.pruning.costs import Costs, to_litert
@@ -178,10 +179,10 @@ def shrink(
     im = maskable(instrumented(model, x))
     check_copyable(im.functional)
     targets = _check(im, classes, ratio, other)
-    before, im.columns = im.columns, im.columns or tuple(getattr(x, "columns", ()))
+    known, im.columns = im.columns, im.columns or column_names(x)
     x, y = im.labelled(x, y, by_output=True)
     test_x, test_y = (x, y) if test is None else im.labelled(test, by_output=True)
-    im.columns = before
+    im.columns = known
     if len(im.output_names) > 1 and not isinstance(y, Mapping):
         raise InvalidArgumentError(
             f"'{im.model.name}' has several outputs: {', '.join(im.output_names)}. Pass y as a "
