@@ -31,7 +31,7 @@ def outcome(subject: Subject, analysis: str) -> str:
             warnings.simplefilter("ignore", PlausibilityWarning)  # random models often do
             ANALYSES[analysis](subject)
     except NNSlicerError as error:
-        return str(error)
+        return str(error).replace(f"{HERE.parents[1]}/", "")  # it may name a line of a model
     return VERIFIED
 
 

@@ -44,7 +44,7 @@ def outcome(subject: Subject, explainer: type) -> str:
     try:
         error = largest_error(subject, explainer)
     except NNSlicerError as refusal:
-        return f"refused: {refusal}"
+        return f"refused: {refusal}".replace(f"{Path(__file__).parents[2]}/", "")
     except Exception as error:
         text = str(error).strip().splitlines() or [""]
         return f"{type(error).__name__}: {(text[-1] or text[0])[:100]}"
