@@ -254,8 +254,7 @@ class OutputClasses:
             if self.is_number:
                 raise InvalidArgumentError(
                     "Numbers need a tolerance, the root mean square by which they may differ and "
-                    "agree, in their own unit: tolerance=0.1, or --tolerance 0.1. "
-                    f"{self.remark}"
+                    f"agree, in their own unit: tolerance=0.1, or --tolerance 0.1. {self.remark}"
                 )
             return 0.0
         if self.has_one_class:

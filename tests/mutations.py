@@ -58,10 +58,6 @@ TESTS = {
     "exactline/": f"tests/exactline/test_partition.py {GRADIENTS}",
     "exactline/_kernels/mesh": PLANES,
     "exactline/acas": "tests/exactline/test_acas.py",
-    "exactline/attributions": (
-        "tests/exactline/test_gradients.py tests/exactline/test_plane_measures.py "
-        "-k 'not classes_areas'"
-    ),
     "exactline/bends": PLANES,
     "exactline/mesh": PLANES,
     "exactline/gradients": f"tests/exactline/test_polygons.py {GRADIENTS}",
@@ -105,9 +101,6 @@ TESTS = {
     "instrument/windows": f"{COUNTS} tests/slicing/test_strides.py -k 'pool or conv or equal'",
     "slicing/": SLICES,
     "slicing/_batches": f"tests/slicing/test_unusual_inputs.py {SLICES}",
-    "slicing/_reference": (
-        f"tests/slicing/test_rows_and_tokens.py tests/slicing/test_amounts.py {COUNTS} -k 'amounts'"
-    ),
     "slicing/_results": f"tests/slicing/test_rows_and_tokens.py {SLICES}",
     "slicing/_rows": f"tests/slicing/test_rows_and_tokens.py {SLICES}",
     "slicing/_zero_walk": (

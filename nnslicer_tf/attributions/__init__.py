@@ -35,7 +35,7 @@ sample's shape, float64; for several inputs it is a dict by name.
 
 All raise InvalidArgumentError, InputShapeError or NonFiniteActivationError for bad arguments."""
 
-_exactline: Any = LazyModule("nnslicer_tf.exactline.attributions")
+_exactline: Any = LazyModule("nnslicer_tf.exactline.gradients")
 
 ATTRIBUTIONS: dict[str, Attribution] = {
     "DeepLIFT": deeplift,

@@ -1,6 +1,5 @@
-from .findings import best_units
 from .hypotheses import brightness, classes, edge_direction, per_record
-from .inspection import inspect
+from .inspection import best_units, inspect
 from .measures import MEASURES
 from .measures.base import AdditiveMeasure, Measure
 from .units import Units

@@ -4,10 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf._numerics import runner_up_margin
-
-ops: Any = LazyModule("keras.ops")
 
 
 def array_module(x: Any) -> Any:

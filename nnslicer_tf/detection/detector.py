@@ -150,16 +150,8 @@ class Detector(BaseEstimator):
         return false_alarms(self.normal_scores_, self.threshold_, self.fixed_threshold is not None)
 
     def score_samples(self, X: np.ndarray) -> np.ndarray:
-        """Return the anomaly scores of inputs, (N,) float64.
-
-        Raises NotFittedError before `fit`, ProfileMismatchError after the model was trained again.
-        """
+        """Return the anomaly scores of inputs, (N,) float64; raise NotFittedError before `fit`."""
         self._check_fitted()
-        if self._weights != weights_checksum(self.im.model):
-            raise ProfileMismatchError(
-                f"The weights of '{self.im.model.name}' have changed since this "
-                f"{type(self).__name__} was fitted: fit it again."
-            )
         return self.anomaly_scores(self.evidence(self.im.check(X)))
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
@@ -242,10 +234,15 @@ class Detector(BaseEstimator):
         return cls(source, **parameters)
 
     def _check_fitted(self) -> None:
+        name = type(self).__name__
         if not hasattr(self, "threshold_"):
-            name = type(self).__name__
             raise NotFittedError(
                 f"This {name} is not fitted: call fit with normal inputs first, or {name}.load."
+            )
+        if self._weights != weights_checksum(self.im.model):
+            raise ProfileMismatchError(
+                f"The weights of '{self.im.model.name}' have changed since this {name} was fitted: "
+                "fit it again."
             )
 
 

@@ -266,13 +266,9 @@ def check_outputs(
             f"`{whose}` returns NaN or infinite outputs (row {row} of the batch: "
             f"{str(outputs[row])[:200]}). Check its weights and the preprocessing."
         )
-    remedy = (
-        "pass ModelPair(…, tolerance=) or --tolerance, the largest distance of two answers that "
-        "agree: the root mean square of their differences, in their own unit."
-    )
+    if tolerance is not None or kind.is_number:
+        kind.tolerance(tolerance)
     if kind.is_number:
-        if tolerance is None:
-            raise InvalidArgumentError(f"`{whose}` returns numbers; {remedy}")
         return
     low, high = float(outputs.min()), float(outputs.max())
     within = low >= -1e-6 and high <= 1 + 1e-3 + resolution
@@ -281,7 +277,8 @@ def check_outputs(
     sums = outputs.sum(axis=-1, dtype=np.float64)
     remedy = (
         "If they are logits, add a softmax or sigmoid: dflare.with_softmax(model). If they are "
-        f"numbers, as an autoencoder's, {remedy}"
+        "numbers, as an autoencoder's, pass ModelPair(…, tolerance=) or --tolerance, the root mean "
+        "square by which two answers may differ and agree."
     )
     if within:
         remedy = "If they are independent labels, pass ModelPair(…, task='multilabel')."

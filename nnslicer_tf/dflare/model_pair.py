@@ -163,8 +163,6 @@ class ModelPair:
             step, limit = self.original.resolution, self.tolerance
             kind = kind_of(original, step, self.task, limit, self._of_loss())
             check_outputs(original, kind, step, "original", limit)
-            if limit is not None:
-                kind.tolerance(limit)
             with of_user("compressed"):
                 compressed = self.compressed.probabilities(inputs)
             if original.shape != compressed.shape:

@@ -1,6 +1,5 @@
 from . import acas
-from .attributions import integrated_gradients
-from .gradients import Attributor
+from .gradients import Attributor, integrated_gradients
 from .partition import LinearPartition
 from .planar_partition import PlanarPartition
 from .plane import PlaneWalker, exact_plane

@@ -195,9 +195,9 @@ def expand(
 
 def _options(expansion: Expansion) -> list[Any]:
     """Return the values that functions hold as options."""
-    functions = [call.operation for call in expansion.calls]
-    functions = [f for f in functions if not isinstance(f, keras.layers.Layer)]
-    return [value for f in functions for value in vars(f).values() if is_value(value)]
+    operations = [call.operation for call in expansion.calls]
+    options = [vars(o) for o in operations if not isinstance(o, keras.layers.Layer)]
+    return [value for known in options for value in known.values() if is_value(value)]
 
 
 def _batch_first(

@@ -59,7 +59,7 @@ def sources_of(
     # Random values of both signs and all magnitudes, since a bound may be far away, must come out
     # unchanged, those of every sample for itself.
     magnitudes = np.array([[1.0], [1e-3], [1e3], [1e6]])
-    values = np.random.default_rng(0).normal(size=(len(magnitudes), count)) * magnitudes
-    values = values.astype(np.float32)
+    values = np.random.default_rng(0).normal(size=(len(magnitudes), count))
+    values = (values * magnitudes).astype(np.float32)
     expected = np.where(source == INSERTED, 0, values[:, source])
     return source if np.array_equal(send(values), expected) else None

@@ -142,7 +142,12 @@ def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
             if [step.kind for step in steps] != [step.kind for step in others]:
                 steps = others
             if knots[0] != knots[1]:
-                steps = tuple(map(_without_knots, steps))
+                steps = tuple(
+                    replace(s, params=replace(s.params, knots=None))
+                    if isinstance(s.params, Elementwise)
+                    else s
+                    for s in steps
+                )
         return steps
     except Exception as error:
         if isinstance(error, NNSlicerError):
@@ -151,11 +156,6 @@ def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
             f"Operation '{path}' ({kind}) has no rule for these arguments: "
             f"{why_not(error).rstrip('.')}. Write it with other functions of keras.ops."
         ) from error
-
-
-def _without_knots(step: Step) -> Step:
-    has_knots = isinstance(step.params, Elementwise)
-    return replace(step, params=replace(step.params, knots=None)) if has_knots else step
 
 
 _BEFORE = (

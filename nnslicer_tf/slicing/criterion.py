@@ -93,8 +93,7 @@ class Criterion:
                 is_map_of_channels = len(shape) != 1 and shapes[operation] != shape
                 if kind is None or is_map_of_channels or (kind.is_number and shape != (1,)):
                     remark = "" if kind is None else kind.remark
-                    of_numbers = kind is not None and kind.is_number
-                    what = "numbers" if of_numbers else "values"
+                    what = "numbers" if kind is not None and kind.is_number else "values"
                     raise CriterionError(
                         "'predicted' needs an output vector of classes, or a map and single "
                         f"activations; '{operation}' has {'×'.join(map(str, shape))} {what}. Name "

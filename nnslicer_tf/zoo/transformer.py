@@ -3,10 +3,7 @@
 from typing import Any
 
 import keras
-import numpy as np
 from keras import layers, ops
-
-from nnslicer_tf.instrument import Affine, Step, register_layer
 
 
 @keras.saving.register_keras_serializable("nnslicer_tf")
@@ -28,15 +25,6 @@ class AddPositions(layers.Layer):
     def call(self, x: Any) -> Any:
         """Return the sum."""
         return x + ops.cast(self.vectors, x.dtype)
-
-
-def _positions(layer: AddPositions, call: Any) -> list[Step]:
-    """Return one operation of the layer's name, x · 1 + vectors."""
-    offset = lambda: keras.ops.convert_to_numpy(layer.vectors).astype(np.float64)  # noqa: E731
-    return [Step("scale", layer.call, Affine(lambda: (np.ones(1), offset())))]
-
-
-register_layer(AddPositions, _positions)
 
 
 def encoder_block(x: Any, size: int, *, heads: int, width: int, dropout: float, name: str) -> Any:

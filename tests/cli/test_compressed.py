@@ -122,7 +122,7 @@ def test_what_cannot_be_quantised_is_said_before_anything_is_shrunk(
     int8 = ("--quantise", "int8", "--ratio", 0.4)
     monkeypatch.setattr(pruning, "shrink", None)
     for name, options, message in (
-        ("price", int8, "returns numbers"),
+        ("price", int8, "Numbers need a tolerance"),
         ("words", int8, "The method 'dynamic' takes this model"),
         ("states", int8, "cannot convert model .* recurrent layers"),
         ("price", ("--quantise", "int4"), "Expected one of: 'int8', 'int16', 'dynamic'"),

@@ -82,7 +82,7 @@ def test_agreement_of_an_autoencoder():
     model.add(layers.Activation("sigmoid"))
     model.compile("adam", "mse")
     other, x = noisy(model, 0.05), _bytes(20)
-    with pytest.raises(InvalidArgumentError, match="`original` returns numbers; pass"):
+    with pytest.raises(InvalidArgumentError, match="Numbers need a tolerance"):
         dflare.agreement(dflare.ModelPair(model, other, _scaled), x)
     found = dflare.agreement(dflare.ModelPair(model, other, _scaled, tolerance=0.01), x, _scaled(x))
     both = [m.predict(_scaled(x), verbose=0) for m in (model, other)]

@@ -23,7 +23,7 @@ import numpy as np
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.slicing._reference import Reference
+from nnslicer_tf.slicing._zero_walk import Reference
 
 TABLE = Path(__file__).parents[2] / "data" / "results" / "kerashub" / "families.csv"
 FIELDS = ("family", "model", "operations", "kernels", "attentions", "heads", "wrap", "difference")

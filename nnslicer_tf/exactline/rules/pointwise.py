@@ -1,10 +1,8 @@
 """Exact lines through operations on single values: rectify, other activations, scales."""
 
-from typing import Any
-
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import keras
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.bends import (
     Bends,
@@ -15,8 +13,6 @@ from nnslicer_tf.exactline.bends import (
 from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation
-
-keras: Any = LazyModule("keras")
 
 _PROBES = np.linspace(-1.0, 1.0, 7)[1:-1]  # points at which to test between the knots
 

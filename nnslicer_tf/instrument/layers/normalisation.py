@@ -123,12 +123,6 @@ def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return (Step("scale", compute, params),)
 
 
-def _residual_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Add the second input, scaled by a constant, to the first (InceptionResNetV2)."""
-    scaled = affine_step(float(layer.scale), 0.0, ":scaled", (1,))
-    return (scaled, Step("add", ops.add, sources=(0, ":scaled")))
-
-
 LAYERS: LayerTable = {
     layers.BatchNormalization: _batch_normalization,
     layers.Rescaling: lambda layer, call: (affine_step(lambda: layer.scale, lambda: layer.offset),),
@@ -136,7 +130,4 @@ LAYERS: LayerTable = {
     **dict.fromkeys((layers.LayerNormalization, layers.GroupNormalization), _statistics),
     **dict.fromkeys((layers.UnitNormalization, "RMSNormalization"), _statistics),
     **dict.fromkeys(("LayerNorm", "RMSNorm"), _statistics),  # functions of keras.ops
-    # A weight for each channel (ConvNeXt)
-    "LayerScale": lambda layer, call: (affine_step(lambda: layer.gamma),),
-    "CustomScaleLayer": _residual_scale,
 }
