@@ -420,7 +420,7 @@ def fitting() -> Action:
     slicer = nns.Slicer(im, profile, 0.0, progress=False)
 
     def fit() -> object:
-        return detection.SliceDetector(slicer, "fused", rng=0).fit(data.x, data.y)
+        return detection.SliceDetector(slicer, "fused", rng=0).fit(data.x)
 
     return Action(fit)
 

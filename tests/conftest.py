@@ -29,7 +29,7 @@ def compiled_walks() -> None:
     """Walks at θ = 0 are tested as they are for many samples, with few of them."""
     from nnslicer_tf.slicing import slicer
 
-    slicer.FEW_SAMPLES = 0
+    slicer.FEW_PRODUCTS = 0
 
 
 SHARED = Path(__file__).parents[2] / "shared"

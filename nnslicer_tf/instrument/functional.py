@@ -121,10 +121,7 @@ def structure_of(model: keras.Model, which: str) -> Any:
 
 
 def in_order(model: keras.Model, x: Any) -> list[Any]:
-    """Return what a functional model is called with as a list, in the order of its inputs.
-
-    A dict is read as Keras does: by the keys of the model's own dict, or by the inputs' names.
-    """
+    """Return a functional model's argument as a list: a dict's by its keys or by name."""
     if not isinstance(x, Mapping):
         return keras.tree.flatten(x)
     structure = structure_of(model, "input")

@@ -54,8 +54,8 @@ from nnslicer_tf.slicing.slice_set import SliceSet
 # Size of a batch's activations, which are captured and sent to a worker as a whole.
 _BATCH_BYTES = 96 << 20
 LARGEST_BATCH = 1024
-FEW_SAMPLES = 32
-"""Number of samples that the kernels walk at θ = 0, before a slicer compiles the walk."""
+FEW_PRODUCTS = 1 << 28
+"""Products of weights that the kernels form at θ = 0, in a second, before a slicer compiles."""
 
 _DEFAULT_THETA = 0.3
 _CHOICES = {
@@ -143,7 +143,9 @@ class Slicer(DecisiveSearch, Explainer):
         self._plans: dict[tuple, Plan] = {}
         self._work: dict[tuple, Work] = {}
         self._walks: dict[tuple, CountWalk | AmountWalk] = {}
-        self._walked = 0  # samples at θ = 0
+        weighted = [o for o in im.operations if o.kernels]
+        self._of_sample = sum(o.synapses * (o.size // o.shape[-1]) for o in weighted)
+        self._walked = 0  # products of weights at θ = 0
 
     def __getstate__(self) -> tuple:
         """Return the model, the profile and the settings, without what was compiled."""
@@ -349,8 +351,8 @@ class Slicer(DecisiveSearch, Explainer):
         by_exclusion = not _zero_walk.applies(self.im, plan, size)
         are_few = False
         if samples and not by_exclusion and not plan.is_amount:
-            self._walked += samples
-            are_few = self._walked <= FEW_SAMPLES
+            self._walked += samples * self._of_sample
+            are_few = self._walked <= FEW_PRODUCTS
         if isinstance(collector, EachPart) or not by_exclusion:
             size = min(size, collector.batch_size)
         columns = tuple(collector.kernels), tuple(collector.operations)

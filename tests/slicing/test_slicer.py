@@ -94,7 +94,10 @@ def test_the_bar_says_when_something_compiles(im, profile, x, theta, monkeypatch
 def test_few_samples_at_zero_are_not_worth_compiling(im, profile, x, granularity, monkeypatch):
     whole = nns.Slicer(im, profile, 0.0, granularity, workers=0, progress=False)
     expected, each = whole.slice(x[:5]), whole.slice_each(x[:3])
-    monkeypatch.setattr(slicer_module, "FEW_SAMPLES", 8)
+    # Products of a dense layer and of a convolution: one for each weight and position.
+    positions = {name: im[name].size // im[name].shape[-1] for name in whole.im.kernels}
+    of_sample = sum(positions[n] * kernel.size for n, kernel in im.kernels.items())
+    monkeypatch.setattr(slicer_module, "FEW_PRODUCTS", 8 * of_sample)
     monkeypatch.setattr(_zero_walk.CountWalk, "__call__", None)  # it would fail
     few = nns.Slicer(im, profile, 0.0, granularity, workers=0, progress=False)
     assert few.slice(x[:5]) == expected
