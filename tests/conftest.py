@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path = item.path.relative_to(Path(__file__).parent).as_posix()
         name = f"{path}::{item.name}"
         test = name.partition("[")[0]
-        if test in schedule.WHOLE_TESTS or any(fnmatch(path, p) for p in schedule.WHOLE):
+        if {test, name} & {*schedule.WHOLE_TESTS} or any(fnmatch(path, p) for p in schedule.WHOLE):
             item.add_marker(pytest.mark.whole)
         if name.startswith(schedule.SLOW) or cases[test] % one_in.get(test, 1):
             item.add_marker(pytest.mark.slow)

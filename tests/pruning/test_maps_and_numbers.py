@@ -110,7 +110,7 @@ def test_several_outputs_are_shrunk_by_name():
     both = pruning.scores(model, "nnslicer", ROWS, y)
     np.testing.assert_array_equal(both["shared"], parts[0]["shared"] + parts[1]["shared"])
     np.testing.assert_array_equal(both["of_kind"], parts[0]["of_kind"])
-    with pytest.raises(InvalidArgumentError, match="labels of one output, 'kind', as an array"):
+    with pytest.raises(InvalidArgumentError, match="several outputs: kind, size"):
         debugging.Runs.split(nns.InstrumentedModel(model), ROWS, y)
     with pytest.raises(InvalidArgumentError, match="Pass y as a dict by name"):
         pruning.shrink(model, ROWS, y["kind"], **QUIET)
