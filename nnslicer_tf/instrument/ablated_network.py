@@ -270,7 +270,7 @@ class Network:
 
         score = ops.convert_to_tensor(weights, "float32")
         mask, signature = self._tensor(flat, rows), self._signature(flat, score)
-        compiled = self._function(("effects", flat.ndim, rivals), run, signature)
+        compiled = self._function(("effects", flat.ndim, rivals, weights.ndim), run, signature)
         values, effects = compiled(mask, rows.inputs, rows.base, rows.constants, score)
         if flat.ndim == 1:
             return values, effects[0]
@@ -309,7 +309,7 @@ class Network:
 
         inputs, sums = self.im.input_operations, [o.name for o in self._sums]
         mask = (1 if flat.ndim == 1 else None, self.units)
-        of_more = [tuple(one.shape) for one in more]
+        of_more = [(*(None for _ in one.shape[1:]), one.shape[-1]) for one in more]
         return (mask, list(shapes(inputs).values()), shapes(self.bases), shapes(sums), *of_more)
 
     def _tensor(self, flat: np.ndarray, rows: Rows) -> Any:
