@@ -17,7 +17,7 @@ class MapSettings(Settings):
 
     kept = "decisive"
     model: Annotated[str, Option(help="A model of the zoo.")] = "lenet5"
-    split: Annotated[str, Option(help="Split of all samples.")] = "test"
+    split: Annotated[str, Option(help="Split of all samples.")] = "train[95%:]"
     samples: Annotated[int, Option(help="Samples, drawn at random.", min=2)] = 200
     profile: Annotated[int, Option(help="First training samples, for the means.", min=1)] = 5000
     seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
@@ -30,6 +30,7 @@ class DecisiveSettings(MapSettings):
 
     trial: ClassVar = {"samples": 4, "profile": 200, "learned": 1, "steps": 10}
 
+    split: Annotated[str, Option(help="Split of all samples.")] = "test"
     samples: Annotated[int, Option(help="Samples, drawn at random.", min=2)] = 100
     points: Annotated[int, Option(help="Points of EAP-IG.", min=1)] = 8
     learned: Annotated[int, Option(help="Samples whose masks are learned.", min=1)] = 8
@@ -45,6 +46,7 @@ class OthersSettings(MapSettings):
         "points": 2,
     }  # fmt: skip
 
+    split: Annotated[str, Option(help="Split of all samples.")] = "test"
     samples: Annotated[int, Option(help="Samples, drawn at random.", min=2)] = 50
     background: Annotated[int, Option(help="Other samples of a search.", min=60)] = 200
     unseen: Annotated[int, Option(help="Other samples that judge slices.", min=2)] = 300
@@ -59,6 +61,7 @@ class ClassSettings(MapSettings):
 
     trial: ClassVar = {"profile": 200, "splits": 1}
 
+    split: Annotated[str, Option(help="Split of all samples.")] = "test"
     of_class: Annotated[int, Option(help="Samples of the class, for search and test.")] = 400
     others: Annotated[int, Option(help="Samples of other classes, likewise.")] = 800
     at_least: Annotated[float, Option(help="Share of the class to keep.")] = 0.95
