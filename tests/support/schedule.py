@@ -190,6 +190,11 @@ SAMPLED = {
 # Others that run weekly only: they take long, and others check much of what they check.
 # Beginnings of names.
 SLOW = (
+    "slicing/test_ray.py::test_a_killed_driver_resumes_to_the_same_result[sums",
+    "cli/test_compressed.py::test_a_smaller_model_in_8_bits[options0",
+    "cli/test_compressed.py::test_a_smaller_model_in_8_bits[options1",
+    "instrument/test_routing.py::test_positions_beyond_float32_are_told_apart",
+    "versions/test_versions.py::test_certificates_are_what_keras_answers[convolutional",
     "debugging/test_localisation.py::test_adjustment_finds_each_kind_of_fault",
     "debugging/test_localisation.py::test_every_method_scores_everything[adjustment",
     "debugging/test_binary.py::test_suspicion_is_that_of_the_twin[adjustment",
