@@ -57,8 +57,8 @@ def test_epochs_are_counted_before_the_work(model):
 
 
 def test_flips_are_counted_from_0(model):
-    found = versions.explain_flips(model, changed := keras.models.clone_model(model), X[:9])
-    assert found.summary(0) and changed is not model
+    found = versions.explain_flips(model, keras.models.clone_model(model), X[:9])
+    assert found.summary(0) == found.summary(-len(found))
     with pytest.raises(InvalidArgumentError, match="flips, of the samples"):
         found.summary(99)
 
@@ -72,7 +72,6 @@ def test_versions_take_the_shape_of_the_data():
     changed = versions.compare(model, other, x).changed
     answers = [m.predict(x, verbose=0).argmax(axis=1) for m in (model, other)]
     assert changed.tolist() == np.flatnonzero(answers[0] != answers[1]).tolist()
-    assert nns.InstrumentedModel(model, (9, 7, 1)).input_shape == (9, 7, 1)
 
 
 def test_tables_of_a_test_have_the_columns_of_the_training(model):

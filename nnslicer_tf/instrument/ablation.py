@@ -283,7 +283,7 @@ class Ablation:
         """Return a mask as an array over all units, `(units,)` or `(samples, units)` float32."""
         for part in mask.values() if isinstance(mask, Mapping) else [mask]:
             if np.asarray(part).dtype.kind == "f" and np.isnan(part).any():
-                raise InvalidArgumentError("A mask must be numbers, 1 to keep. Received: NaN")
+                raise InvalidArgumentError("Masks must be numbers: 1 keeps a unit. Received: NaN")
         if not isinstance(mask, Mapping):
             flat = np.asarray(mask)
             if flat.dtype.kind not in "bif" or flat.shape not in (
@@ -345,7 +345,7 @@ class Ablation:
             return {}, {}, 1
         checksum = weights_checksum(self.im.model)
         if self._kept[1:] != (reference, checksum):
-            reference.check(self.im)  # its means may be those of other weights by now
+            reference.check(self.im)  # its means may belong to older weights
             values = reference.values(self.im, x, network.bases)
             base = {name: ops.convert_to_tensor(value, "float32") for name, value in values.items()}
             donors = 1 if reference.paired else len(next(iter(values.values())))

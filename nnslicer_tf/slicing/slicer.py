@@ -143,7 +143,7 @@ class Slicer(DecisiveSearch, Explainer):
         self._plans: dict[tuple, Plan] = {}
         self._work: dict[tuple, Work] = {}
         self._walks: dict[tuple, CountWalk | AmountWalk] = {}
-        weighted = [o for o in im.operations if o.kernels]
+        weighted = [o for o in im.operations if o.kernels and o.kind != "lookup"]
         self._of_sample = sum(o.synapses * (o.size // o.shape[-1]) for o in weighted)
         self._walked = 0  # products of weights at θ = 0
 

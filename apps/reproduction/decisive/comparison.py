@@ -124,7 +124,7 @@ def drawn(
 
 
 def note_on(split: str) -> str:
-    """Return what a note says about the samples: whether networks were trained on them."""
+    """Return the sentence that says whether the networks were trained on the samples."""
     return note("unseen" if split.startswith("test") else "trained_on")
 
 
