@@ -321,9 +321,10 @@ class Network:
     def split(self, mask: Any) -> dict[str, Any]:
         """Return the masks `(1 or rows, …)` of values, kernels or variables, by unit name."""
         masks = {}
-        ends = np.cumsum(self._sizes).tolist()
-        for name, size, end in zip(self.shapes, self._sizes, ends, strict=True):
-            part = mask[:, end - size : end]
+        # The gradient of a split is one concatenation; of slices, it is a full array for each.
+        cuts = np.cumsum(self._sizes)[:-1].tolist()
+        parts = ops.split(mask, cuts, axis=1) if cuts else [mask]
+        for name, part in zip(self.shapes, parts, strict=True):
             if name in self._gathered:
                 part = ops.take(part, self._gathered[name], axis=1)
             masks[name] = ops.reshape(part, (-1, *self._spread[name]))
@@ -521,7 +522,7 @@ def _weighted(params: Synapses, x: Any, mask: Any) -> Any:
     """Return a weighted sum without bias of `x` `(rows, …)`; `mask` is `(1 or rows, *kernel)`."""
     kernel = ops.cast(params.variable(), "float32")
     if mask.shape[0] == 1:
-        return params.apply(x, kernel * mask[0])
+        return params.apply(x, kernel * ops.squeeze(mask, 0))
     if len(params.shape) == 2 and not params.order and params.axes == INPUTS_OUTPUTS:
         flat = ops.reshape(x, (-1, int(np.prod(x.shape[1:-1])), x.shape[-1]))
         return ops.reshape(ops.matmul(flat, kernel * mask), (-1, *x.shape[1:-1], params.shape[-1]))
