@@ -64,6 +64,19 @@ def check_name(what: str, name: object, known: Iterable[str]) -> None:
         )
 
 
+def check_texts(argument: str, texts: Iterable[object]) -> None:
+    """Raise `InvalidArgumentError` unless all texts can be written to a file, as UTF-8."""
+    for text in texts:
+        try:
+            str(text).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(
+                f"{argument} must be text; {text!a} has half of a character "
+                f"({error.object[error.start]!a}, a lone surrogate). Correct it, or decode the "
+                "bytes by their own encoding."
+            ) from error
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return a suggestion of the nearest names, ignoring case; "" if none is near."""
     by_lower = {one.lower(): one for one in known}

@@ -131,6 +131,8 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         return list(self) == list(other) and all(np.array_equal(self[k], other[k]) for k in self)
 
     def __or__(self, other: "CriticalNeurons") -> "CriticalNeurons":
+        if not isinstance(other, CriticalNeurons):
+            return NotImplemented
         sizes = {layer: len(mask) for layer, mask in self.items()}
         if sizes != {layer: len(mask) for layer, mask in other.items()}:
             raise InvalidArgumentError(
@@ -140,6 +142,8 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         return CriticalNeurons({layer: mask | other[layer] for layer, mask in self.items()})
 
     def __and__(self, other: "CriticalNeurons") -> "CriticalNeurons":
+        if not isinstance(other, CriticalNeurons):
+            return NotImplemented
         return ~(~self | ~other)
 
     def __invert__(self) -> "CriticalNeurons":
