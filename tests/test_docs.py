@@ -157,7 +157,7 @@ TESTING = re.compile(r"(\w+)=(\S+) python -m pytest (.*?)( \|\| true)?")
 
 
 def run_commands(text, monkeypatch):
-    """Run the commands of a block; those of `nnslicer` and pytest in this process, which is cheap."""
+    """Run the commands of a block; those of `nnslicer` and pytest in this process."""
     for line in text.splitlines():
         assert line.startswith("$ "), f"not a command: {line}"
         command = line[2:]

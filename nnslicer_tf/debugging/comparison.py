@@ -22,7 +22,7 @@ from nnslicer_tf._checks import check_count, check_name, counted
 from nnslicer_tf._environment import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.counterparts import CompressedLike, Counterpart, Place, counterpart_of
-from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.report.results import errors_figure
@@ -31,7 +31,6 @@ _LEVELS = ("layer", "channel")
 _KINDS = {"enters": "in", "made": "out", "passed": "out", "leaves": "out"}
 """Kind of error → whether it is relative to the values of the place's inputs or its own."""
 
-_FEW = 16  # samples by which it is decided where a compressed model begins
 _STEPS = 8  # on the path from the original to the compressed model, for the integral
 
 Arrays = dict[str, np.ndarray]
@@ -269,6 +268,9 @@ class LayerComparison(ShownAsTable):
             frame = pd.concat(parts).sort_values("cause", ascending=False, kind="stable")
         else:
             total = sum(kernel.size for kernel in self.im.kernels.values())
+            with np.errstate(divide="ignore"):  # without an error the ratio is infinite
+                ratios = -20 * np.log10([*self.errors["leaves"].values()])
+            decibels = dict(zip(self.errors["leaves"], ratios, strict=True))
             rows = [
                 {
                     "operation": place.operation,
@@ -276,7 +278,7 @@ class LayerComparison(ShownAsTable):
                     "stored": place.stored,
                     "weights": place.weights / total,
                     **{kind: self.errors[kind][place.operation] for kind in _KINDS},
-                    "SNR, dB": _decibels(self.errors["leaves"][place.operation]),
+                    "SNR, dB": decibels[place.operation],
                     "cause": self.causes[place.operation],
                     "mended alone": self.alone[place.operation],
                 }
@@ -303,37 +305,6 @@ class LayerComparison(ShownAsTable):
             yield slice(start, start + self._batch_size)
 
 
-def _decibels(error: float) -> float:
-    """Return the signal-to-noise ratio of a relative error."""
-    return float(-20 * np.log10(error)) if error else float("inf")
-
-
-def _nearest_counterpart(
-    whole: InstrumentedModel, output: str | None, compressed: CompressedLike, x: np.ndarray
-) -> tuple[Counterpart, np.ndarray]:
-    """Return the compressed model as a counterpart, and the samples that it takes.
-
-    With `preprocess` it may contain that or begin after it: the nearer outputs decide.
-    """
-    if whole.preparation is None:
-        return counterpart_of(whole.of_output(output), compressed, x), x
-    prepared = np.asarray(whole.preparation.predict(x, verbose=0))
-    readings, problem = [], None
-    for model, samples in ((whole, x), (whole.unprepared, prepared)):
-        one = model.of_output(output)
-        try:
-            counterpart = counterpart_of(one, compressed, samples)
-        except (InvalidArgumentError, InputShapeError) as error:
-            problem = error
-            continue
-        name, few = one.output_operations[0], samples[:_FEW]
-        distance = np.abs(counterpart.values(few)[name] - one.capture(few, of=[name])[name]).sum()
-        readings.append((float(distance), counterpart, samples))
-    if not readings:
-        raise problem or InvalidArgumentError("There is no counterpart.")
-    return min(readings, key=lambda reading: reading[0])[1:]
-
-
 def compare_layers(
     im: InstrumentedModel,
     compressed: CompressedLike,
@@ -350,8 +321,8 @@ def compare_layers(
         im: The original: a classifier, a segmentation, or a model of numbers or images.
         compressed: The path or the content of a LiteRT file (8-bit weights, 8-bit integers
             throughout, or 16-bit floats) that was converted from the original; or a Keras model
-            with the original's layers and other weights. If the original has a `preprocess` that
-            the compressed model lacks, it is compared without it, on prepared samples.
+            with the original's layers and other weights. It begins after the original's
+            `preprocess`, unless it is an instrumented model with one of its own.
         x: Samples `(samples, *input_shape)` as the original takes them, such as the results of
             `dflare.find_deviations`.
         by: "labels": samples on which the labels differ (of maps, at some position); where none
@@ -369,6 +340,9 @@ def compare_layers(
     """
     check_count("batch_size", batch_size)
     check_name("deviation", by, ("labels", "values"))
+    x = im.check(x)
+    if im.preparation is not None and getattr(compressed, "preparation", None) is None:
+        x, im = np.asarray(im.preparation.predict(x, verbose=0)), im.unprepared
     whole, im = im, im.of_output(output)
     if im is not whole:
         if isinstance(compressed, keras.Model):
@@ -376,9 +350,8 @@ def compare_layers(
             compressed = keras.Model(compressed.inputs, compressed.outputs[place])
         elif isinstance(compressed, InstrumentedModel):
             compressed = compressed.of_output(output)
-    counterpart, x = _nearest_counterpart(whole, output, compressed, im.check(x))
-    im, kind = counterpart.im, counterpart.im.classes
-    name = im.output_operations[0]
+    kind = im.classes
+    counterpart, name = counterpart_of(im, compressed, x), im.output_operations[0]
     labels = None
     if not kind.is_number:
         parts = []

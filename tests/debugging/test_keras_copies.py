@@ -125,7 +125,6 @@ def test_a_copy_without_the_preprocessing_is_compared_after_it():
         (bound, nns.InstrumentedModel(copy)),
         (bound, dflare.compress(copy, "dynamic")),
         (shared, nns.InstrumentedModel(copy, preprocess=layer)),
-        (bound, dflare.compress(bound.like(bound.model).model, "dynamic")),
     ):
         found = compare_layers(im, compressed, x, by="values", progress=False)
         if isinstance(compressed, bytes):
