@@ -12,6 +12,7 @@ from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.fingerprint import fixed_models
 from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.layout import LEVELS
 from nnslicer_tf.slicing._batches import warn_of_unusual
@@ -77,6 +78,7 @@ class DecisiveSearch:
     def _check_weights(self) -> None:
         raise NotImplementedError
 
+    @fixed_models()
     def decisive(
         self,
         x: DataLike,
