@@ -5,7 +5,7 @@ how many workers there are, and those of a folder are found again.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from nnslicer_tf.engine.engines import Job, make_engine
 from nnslicer_tf.instrument import Ablation
 from nnslicer_tf.instrument.references import Samples, as_reference, values_of
 from nnslicer_tf.slicing._checkpoint import check_batch
+from nnslicer_tf.slicing._shared_passes import SharedPasses
 from nnslicer_tf.slicing.answers import BINARY, asked_answers
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.donors import DonorSets, donor_sets
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from nnslicer_tf.slicing.slicer import Slicer
 
 _STORED = 32  # slices of a file
+_UNITS_OF_PASS = 1 << 24  # of the masks of all samples
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,46 @@ class Decisions(Job):
         values = values_of(self._given[0].im, x, [name])[name]
         return values.reshape(len(values), -1).astype(np.float64)
 
-    def __call__(self, item: Item) -> DecisiveSlices:
-        return self.found(item, self._donors.trials(self.model, item.inputs, item.seed))
+    @property
+    def at_once(self) -> int:
+        """How many searches share a pass: those of one sample each, with values of no other."""
+        if self.reference.paired or isinstance(self.reference, Samples):
+            return 1
+        most = _UNITS_OF_PASS // self.model.units
+        return next((count for count in (16, 8, 4, 2) if count <= most), 1)
 
-    def found(self, item: Item, trials: dict[str, Any]) -> DecisiveSlices:
+    def __call__(
+        self, items: Sequence[Item], done: Callable[[], Any] = lambda: None
+    ) -> list[DecisiveSlices]:
+        """Return the slices of items, which share passes; call `done` after each."""
+        passes = SharedPasses(self.model, len(items))
+
+        def run(place: int) -> DecisiveSlices:
+            item, model = items[place], self.model if len(items) == 1 else passes.of(place)
+            try:
+                trials = self._donors.trials(self.model, item.inputs, item.seed)
+                return self.found(item, trials, model)
+            finally:
+                passes.leave()
+                done()
+
+        if len(items) == 1:
+            return [run(0)]
+        with ThreadPoolExecutor(len(items)) as pool:
+            try:
+                return list(pool.map(run, range(len(items))))
+            except BaseException:  # Ctrl-C
+                passes.stop()
+                raise
+
+    def found(self, item: Item, trials: dict[str, Any], model: Any = None) -> DecisiveSlices:
         """Return the slice of an item, of which a search runs `trials` (see `DonorSets`)."""
         slicer, *_, others, _ = self._given
         answers = copy.copy(self.answers)
         answers.full = item.full
         rows = np.arange(len(item.full))
-        search = Search(self.model, answers, rows, item.targets, self.required, **trials)
+        model = model or self.model
+        search = Search(model, answers, rows, item.targets, self.required, **trials)
         search.decide()
         if not answers.is_number and len(search.members) < self.model.units:
             drawn = [int(answer) for answer in item.asked if answer != search.targets[0]]
@@ -144,23 +176,30 @@ class Decisions(Job):
                 with store.open(key) as file:
                     check_batch(number, file.value("digest", str), digests[number])
                     joined[number] = DecisiveSlices.from_archive(file)
-        rest = [(i, items[i]) for n, own in enumerate(files) if n not in joined for i in own]
+        # The rest, as many searches at once as share a pass, of one file.
+        size, rest = self.at_once, []
+        for own in (own for number, own in enumerate(files) if number not in joined):
+            rest += [(i, items[i : min(i + size, own.stop)]) for i in own[::size]]
 
         # Ray is worth its start for several searches, and if it was asked for.
-        def results() -> Iterator[tuple[int, DecisiveSlices]]:
+        def results(done: Callable[[], Any]) -> Iterator[tuple[int, list[DecisiveSlices]]]:
             if len(rest) > 1 and (slicer.workers or slicer.ray_address is not None):
-                yield from make_engine(slicer.workers, slicer.ray_address).map(self, rest)
+                for index, slices in make_engine(slicer.workers, slicer.ray_address).map(
+                    self, rest
+                ):
+                    for _ in slices:
+                        done()
+                    yield index, slices
                 return
-            threads = 1 if slicer.workers == 0 else available_cores()
+            threads = 1 if slicer.workers == 0 or size > 1 else available_cores()
             with ThreadPoolExecutor(threads) as pool:
-                yield from pool.map(lambda item: (item[0], self(item[1])), rest)
+                yield from pool.map(lambda part: (part[0], self(part[1], done)), rest)
 
         with progress_bar("Deciding", len(items), slicer.progress, unit="slice") as bar:
-            bar.update(len(items) - len(rest))
-            for index, slices in results():
-                found[index] = slices
-                bar.update()
-                number = index // _STORED
+            bar.update(len(items) - sum(len(part) for _, part in rest))
+            for first, slices in results(bar.update):
+                found |= dict(enumerate(slices, first))
+                number = first // _STORED
                 if all(i in found for i in files[number]):
                     joined[number] = DecisiveSlices.join([found.pop(i) for i in files[number]])
                     if store is not None:

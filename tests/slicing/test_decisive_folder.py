@@ -7,7 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.slicing import _decisions
+from nnslicer_tf.slicing import _decisions, _shared_passes
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,9 @@ def searched(monkeypatch):
     """The samples that are searched, in their order."""
     samples, found = [], _decisions.Decisions.found
 
-    def counted(self, item, trials):
+    def counted(self, item, *rest):
         samples.append(item.inputs[0])
-        return found(self, item, trials)
+        return found(self, item, *rest)
 
     monkeypatch.setattr(_decisions.Decisions, "found", counted)
     return samples
@@ -55,10 +55,10 @@ def test_an_interrupted_run_resumes(network, small_files, searched, tmp_path, mo
     whole = slicer.decisive(x, rng=3)
     found = _decisions.Decisions.found
 
-    def interrupted(self, item, trials):
+    def interrupted(self, item, *rest):
         if np.array_equal(item.inputs[0][0], x[5]):
             raise KeyboardInterrupt
-        return found(self, item, trials)
+        return found(self, item, *rest)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(_decisions.Decisions, "found", interrupted)
@@ -127,3 +127,50 @@ def test_damaged_files_and_arguments(network, tmp_path):
         slicer.decisive(x[:1], together=True, against=x, at_least=0.5, folder=tmp_path)
     with pytest.raises(InvalidArgumentError, match=r"folder|path"):
         slicer.decisive(x[:1], folder=3)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"max_divergence": 0.1, "needed": True}, {"level": "channel", "minimal": True}],
+    ids=str,
+)
+def test_searches_that_share_passes_give_what_they_give_alone(settings, monkeypatch):
+    """Of 20 samples, 16 and then 4 share passes; one that ends leaves the others."""
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential(
+        [
+            *(keras.Input((6, 6, 2)), layers.Conv2D(4, 3, 2, activation="relu")),
+            *(layers.Flatten(), layers.Dense(9, "relu"), layers.Dense(4, "softmax")),
+        ]
+    )
+    model.set_weights([2 * w for w in model.get_weights()])
+    x = np.random.default_rng(0).normal(size=(20, 6, 6, 2)).astype(np.float32)
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
+    passes = []
+    run = _shared_passes.SharedPasses._answers
+    monkeypatch.setattr(
+        _shared_passes.SharedPasses,
+        "_answers",
+        lambda self, asked: (passes.append(len(asked)), run(self, asked))[1],
+    )
+    together = slicer.decisive(x, **settings)
+    assert {16, 4} <= set(passes) and min(passes) < 4
+    monkeypatch.setattr(_decisions, "_UNITS_OF_PASS", 0)
+    count = len(passes)
+    alone = slicer.decisive(x, **settings)
+    assert len(passes) == count and together.info == alone.info
+    for a, b in zip(together.members, alone.members, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for name, column in alone.certificate.items():
+        np.testing.assert_allclose(together.certificate[name], column, 1e-4, 1e-5, err_msg=name)
+
+
+def test_a_pass_that_fails_ends_all_searches_that_share_it(network, monkeypatch):
+    slicer, x = network
+
+    def fails(self, asked):
+        raise MemoryError("no memory for this pass")
+
+    monkeypatch.setattr(_shared_passes.SharedPasses, "_answers", fails)
+    with pytest.raises(MemoryError, match="this pass"):
+        slicer.decisive(x)

@@ -93,19 +93,22 @@ def convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         return convolve(x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate)
 
     without_gaps: Sum = apply
-    by_rows = rows_as_groups(partial(apply, convolve=grouped_convolution), len(layer.kernel_size))
+    of_groups: Sum = partial(apply, convolve=grouped_convolution)
+    if any(k < s for k, s in zip(layer.kernel_size, layer.strides, strict=True)):
+        without_gaps, of_groups = (
+            convolution_without_gaps(
+                call.input_shapes[0][:-1],
+                call.output_shape[:-1],
+                layer.kernel_size,
+                layer.strides,
+                layer.padding,
+                partial(convolve, padding="valid"),
+            )
+            for convolve in (ops.conv, grouped_convolution)
+        )
+    by_rows = rows_as_groups(of_groups, len(layer.kernel_size))
     if layer.groups == np.prod(layer.kernel_size) == np.prod(layer.strides) == 1:
         by_rows = matmul_by_rows
-    if any(k < s for k, s in zip(layer.kernel_size, layer.strides, strict=True)):
-        without_gaps = convolution_without_gaps(
-            call.input_shapes[0][:-1],
-            call.output_shape[:-1],
-            layer.kernel_size,
-            layer.strides,
-            layer.padding,
-            lambda x, kernel, strides: ops.conv(x, kernel, strides, "valid"),
-        )
-        by_rows = None
     synapses = matrix_synapses(call.path, lambda: layer.kernel, 1, without_gaps, lambda: layer.bias)
     taps = _sliding_taps(layer, call)
     synapses = replace(synapses, groups=layer.groups, build_taps=taps, by_rows=by_rows)
