@@ -81,6 +81,12 @@ WHOLE_TESTS = (
 # Tests with many cases: one in so many runs with each change, the first of them among these.
 SAMPLED = {
     2: (
+        "reproduction/nnslicer/test_baselines.py::test_detection_of_fgsm",
+        "reproduction/debugging/test_repair.py::test_given_inputs_are_right",
+        "reproduction/debugging/test_baselines.py::test_every_baseline_scores_everything",
+        "reproduction/debugging/test_baselines.py::test_wrong_minus_right",
+        "reproduction/debugging/test_baselines.py::test_contrast",
+        "gauntlet/test_wild_models.py::test_no_error_is_silent",
         "slicing/test_sets.py::test_decisive_slices_are_sets",
         "slicing/test_decisive.py::test_levels_keep_the_answer",
         "versions/test_versions.py::test_effects_are_derivatives_of_models_between",
@@ -138,6 +144,7 @@ SAMPLED = {
         "reproduction/dflare/test_methods.py::test_every_method_runs_and_is_verified",
     ),
     3: (
+        "reproduction/debugging/test_baselines.py::test_suspicion_of_one_sigmoid_is_that_of_two_classes",
         "reproduction/test_application.py::test_help_is_there_without_tensorflow",
         "detection/test_attacks.py::test_every_attack_on_a_real_model",
         "pruning/test_masks.py::test_masking_zeroes_the_named_weights_alone",
@@ -187,9 +194,9 @@ SAMPLED = {
         "slicing/test_transformers.py::test_slices_add_up_and_reach_the_input",
         "reproduction/zoo/test_models.py::test_parameters_and_outputs",
         # Of those that run something whole:
-        "test_docs.py::test_the_code_of_a_page_runs",
     ),
     5: (
+        "test_docs.py::test_the_code_of_a_page_runs",
         "slicing/test_against_oracle.py::test_counts_as_the_papers_program_computes",
         "reproduction/test_app_errors.py::test_data_or_models_that_are_nowhere",
         "instrument/test_own_functions.py::test_own_functions_at_every_time_step",
@@ -203,6 +210,8 @@ SAMPLED = {
         "slicing/test_amounts.py::test_amounts_of_attention_add_up",
         "slicing/test_recurrence.py::test_random_models",
         "test_training.py::test_training_leaves_no_graphs",
+    ),
+    10: (
         # Of those that run something whole:
         "gauntlet/test_gauntlet.py::test_every_analysis_is_verified_or_refused",
         "test_model_door.py::test_it_answers_or_says_why_not",
@@ -378,6 +387,11 @@ SLOW = (
     "reproduction/nnslicer/test_challenge.py::test_evidences_are_compared",
     "reproduction/nnslicer/test_experiments.py::test_fine_tuning_of_all_methods",
     "reproduction/nnslicer/test_experiments.py::test_single_choices_of_the_program",
+    "reproduction/nnslicer/test_experiments.py::test_the_programs_procedure_with_all_treatments",
+    "reproduction/nnslicer/test_experiments.py::test_ablation_of_all_changes",
+    "reproduction/nnslicer/test_patches.py::test_heads_of_all_blocks",
+    "reproduction/nnslicer/test_challenge.py::test_other_attacks_get_nothing_that_depends_on_those",
+    "reproduction/debugging/test_repair.py::test_whole_segments_by_the_ends_of_their_parts",
     "reproduction/nnslicer/test_experiments.py::test_single_slices_by_each_reading",
     "reproduction/nnslicer/test_patches.py::test_all_pixels_of_a_patch_have_its_contributions",
     "reproduction/sentences/test_parts.py::test_the_experiment_on_the_zoos_model",
