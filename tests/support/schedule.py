@@ -81,6 +81,10 @@ WHOLE_TESTS = (
 # Tests with many cases: one in so many runs with each change, the first of them among these.
 SAMPLED = {
     2: (
+        "slicing/test_functions_against_oracle.py::test_a_function",
+        "reproduction/neusemslice/test_trials.py::test_a_slice_of_a_size",
+        "reproduction/exactline/test_measures.py::test_training_lowers_the_loss_the_same_way_each_time",
+        "reproduction/exactline/test_polygons.py::test_mean_integrated_gradients_are_the_mean_over_baselines",
         "reproduction/nnslicer/test_baselines.py::test_detection_of_fgsm",
         "reproduction/debugging/test_repair.py::test_given_inputs_are_right",
         "reproduction/debugging/test_baselines.py::test_every_baseline_scores_everything",
@@ -144,6 +148,7 @@ SAMPLED = {
         "reproduction/dflare/test_methods.py::test_every_method_runs_and_is_verified",
     ),
     3: (
+        "reproduction/exactline/test_boundaries.py::test_followed_boundaries_are_those_of_the_partition",
         "reproduction/debugging/test_baselines.py::test_suspicion_of_one_sigmoid_is_that_of_two_classes",
         "reproduction/test_application.py::test_help_is_there_without_tensorflow",
         "detection/test_attacks.py::test_every_attack_on_a_real_model",
@@ -387,6 +392,7 @@ SLOW = (
     "reproduction/nnslicer/test_challenge.py::test_evidences_are_compared",
     "reproduction/nnslicer/test_experiments.py::test_fine_tuning_of_all_methods",
     "reproduction/nnslicer/test_experiments.py::test_single_choices_of_the_program",
+    "reproduction/neusemslice/test_experiments.py::test_what_slices_take_from_each_layer",
     "reproduction/nnslicer/test_experiments.py::test_the_programs_procedure_with_all_treatments",
     "reproduction/nnslicer/test_experiments.py::test_ablation_of_all_changes",
     "reproduction/nnslicer/test_patches.py::test_heads_of_all_blocks",
