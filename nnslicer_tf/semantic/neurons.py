@@ -231,7 +231,8 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
         name, layer, params = operation.layer, operation.keras_layer, operation.params
         if name in repeated:
             continue
-        if operation.kind == "weighted_sum" and operation.name == name and has_heads(operation):
+        of_heads = has_heads(operation) and hasattr(layer, "num_heads")
+        if operation.kind == "weighted_sum" and operation.name == name and of_heads:
             heads = layer.num_heads
             layers[name] = HeadLayer(name, heads, f"{name}/value", f"{name}/context", (operation,))
         elif is_removable(operation) and params.operation.name == _STATE:
