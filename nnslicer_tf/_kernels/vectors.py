@@ -56,13 +56,15 @@ _COMPARISONS = {
 }
 
 
+def _code(emit: Callable) -> Callable:
+    """Return the code of an intrinsic, given a function of the builder and the arguments."""
+    return lambda context, builder, sig, args: emit(builder, *args)
+
+
 def _define(symbol: Callable, operand: _Vector, result: _Vector, emit: Callable) -> None:
     cases = [signature(result, operand, operand)]
     infer_global(symbol)(type("_Typing", (ConcreteTemplate,), {"cases": cases}))
-
-    @lower_builtin(symbol, operand, operand)
-    def _lower(context: Any, builder: ir.IRBuilder, sig: Any, args: Sequence[Any]) -> Any:
-        return emit(builder, *args)
+    lower_builtin(symbol, operand, operand)(_code(emit))
 
 
 def _define_operators() -> None:
@@ -98,17 +100,13 @@ def pointer(typing, array):
 @intrinsic
 def at(typing, place, index):
     """Return the pointer to the value at an index."""
-    return place(place, types.intp), lambda context, builder, sig, args: builder.gep(
-        args[0], [args[1]]
-    )
+    return place(place, types.intp), _code(_address)
 
 
 @intrinsic
 def read(typing, place, index):
     """Return the value at an index."""
-    return place.dtype(place, types.intp), lambda context, builder, sig, args: builder.load(
-        builder.gep(args[0], [args[1]])
-    )
+    return place.dtype(place, types.intp), _code(lambda b, p, i: b.load(_address(b, p, i)))
 
 
 @intrinsic
@@ -116,7 +114,7 @@ def write(typing, place, index, value):
     """Set the value at an index."""
 
     def emit(context, builder, sig, args):
-        builder.store(args[2], builder.gep(args[0], [args[1]]))
+        builder.store(args[2], _address(builder, *args[:2]))
         return context.get_dummy_value()
 
     return types.none(place, types.intp, place.dtype), emit
@@ -126,12 +124,8 @@ def write(typing, place, index, value):
 def load(typing, place, index):
     """Return the 16 values starting at an index."""
     result = _VECTOR[place.dtype]
-
-    def emit(context, builder, sig, args):
-        start = builder.gep(args[0], [args[1]])
-        start = builder.bitcast(start, result.llvm.as_pointer())
-        return builder.load(start, align=4)
-
+    whole = result.llvm.as_pointer()
+    emit = _code(lambda b, p, i: b.load(b.bitcast(_address(b, p, i), whole), align=4))
     return result(place, types.intp), emit
 
 
@@ -140,8 +134,8 @@ def store(typing, place, index, vector):
     """Set the 16 values starting at an index."""
 
     def emit(context, builder, sig, args):
-        start = builder.gep(args[0], [args[1]])
-        builder.store(args[2], builder.bitcast(start, vector.llvm.as_pointer()), align=4)
+        start = builder.bitcast(_address(builder, *args[:2]), vector.llvm.as_pointer())
+        builder.store(args[2], start, align=4)
         return context.get_dummy_value()
 
     return types.none(place, types.intp, vector), emit
@@ -152,73 +146,65 @@ def splat(typing, value):
     """Return a vector with 16 copies of a value."""
     result = _VECTOR[value]
 
-    def emit(context, builder, sig, args):
+    def emit(builder, x):
         undefined = ir.Constant(result.llvm, ir.Undefined)
-        first = builder.insert_element(undefined, args[0], ir.Constant(_INDEX, 0))
+        first = builder.insert_element(undefined, x, ir.Constant(_INDEX, 0))
         return _shuffle(builder, first, first, [0] * LANES)
 
-    return result(value), emit
+    return result(value), _code(emit)
 
 
 @intrinsic
 def lanes(typing):
     """Return 0, 1, ..., 15."""
-    return integers(), lambda context, builder, sig, args: ir.Constant(
-        integers.llvm, list(range(LANES))
-    )
+    return integers(), _code(lambda b: ir.Constant(integers.llvm, list(range(LANES))))
 
 
 @intrinsic
 def magnitude(typing, vector):
     """Return |x| for floats or doubles."""
-    return vector(vector), lambda context, builder, sig, args: _call(
-        builder, f"llvm.fabs.{_suffix(vector)}", vector.llvm, args
-    )
+    name = f"llvm.fabs.{_suffix(vector)}"
+    return vector(vector), _code(lambda b, x: _call(b, name, vector.llvm, [x]))
 
 
 @intrinsic
 def widen(typing, vector):
     """Convert floats to doubles."""
-    return doubles(vector), lambda context, builder, sig, args: builder.fpext(args[0], doubles.llvm)
+    return doubles(vector), _code(lambda b, x: b.fpext(x, doubles.llvm))
 
 
 @intrinsic
 def bits(typing, value):
     """Return the bits of float32 as integers; those of magnitudes have the magnitudes' order."""
-    result = integers if value is floats else types.int32
-    return result(value), lambda context, builder, sig, args: builder.bitcast(
-        args[0], integers.llvm if value is floats else ir.IntType(32)
-    )
+    is_vector = value is floats
+    result, llvm = (integers, integers.llvm) if is_vector else (types.int32, ir.IntType(32))
+    return result(value), _code(lambda b, x: b.bitcast(x, llvm))
 
 
 @intrinsic
 def float_of_bits(typing, value):
     """Return the float32 that has the bits of an integer."""
-    return types.float32(types.int32), lambda context, builder, sig, args: builder.bitcast(
-        args[0], ir.FloatType()
-    )
+    return types.float32(types.int32), _code(lambda b, x: b.bitcast(x, ir.FloatType()))
 
 
 @intrinsic
 def where(typing, condition, x, y):
     """Return x where a mask is set, otherwise y."""
-    return x(condition, x, y), lambda context, builder, sig, args: builder.select(*args)
+    return x(condition, x, y), _code(ir.IRBuilder.select)
 
 
 @intrinsic
 def larger(typing, x, y):
     """Return the elementwise maximum of two integer vectors."""
-    return x(x, y), lambda context, builder, sig, args: _larger(builder, *args)
+    return x(x, y), _code(_larger)
 
 
 @intrinsic
 def compress(typing, vector, condition):
     """Move the values where a mask is set to the front, in order; the others are undefined."""
-
-    def emit(context, builder, sig, args):
-        name = f"llvm.experimental.vector.compress.{_suffix(vector)}"
-        return _call(builder, name, vector.llvm, [*args, ir.Constant(vector.llvm, ir.Undefined)])
-
+    name = f"llvm.experimental.vector.compress.{_suffix(vector)}"
+    rest = ir.Constant(vector.llvm, ir.Undefined)
+    emit = _code(lambda b, x, mask: _call(b, name, vector.llvm, [x, mask, rest]))
     return vector(vector, condition), emit
 
 
@@ -226,41 +212,39 @@ def compress(typing, vector, condition):
 def count(typing, condition):
     """Return the number of lanes of a mask that are set."""
 
-    def emit(context, builder, sig, args):
-        word = builder.bitcast(args[0], ir.IntType(LANES))
+    def emit(builder, lanes):
+        word = builder.bitcast(lanes, ir.IntType(LANES))
         return builder.zext(builder.ctpop(word), ir.IntType(64))
 
-    return types.int64(condition), emit
+    return types.int64(condition), _code(emit)
 
 
 @intrinsic
 def last(typing, condition):
     """Return the last lane of a mask that is set, -1 if none is."""
 
-    def emit(context, builder, sig, args):
-        word = builder.bitcast(args[0], ir.IntType(LANES))
-        zeros = builder.ctlz(word, ir.Constant(ir.IntType(1), 0))
-        return builder.sub(
-            ir.Constant(ir.IntType(64), LANES - 1), builder.zext(zeros, ir.IntType(64))
-        )
+    def emit(builder, lanes):
+        word = builder.bitcast(lanes, ir.IntType(LANES))
+        zeros = builder.zext(builder.ctlz(word, ir.Constant(ir.IntType(1), 0)), ir.IntType(64))
+        return builder.sub(ir.Constant(ir.IntType(64), LANES - 1), zeros)
 
-    return types.int64(condition), emit
+    return types.int64(condition), _code(emit)
 
 
 @intrinsic
 def lane_sum(typing, vector):
-    """Return the sum of 16 values, added in a tree."""
-    return _SCALAR[vector](vector), lambda context, builder, sig, args: _fold(
-        builder, args[0], builder.add if vector is integers else builder.fadd
-    )
+    """Return the sum of 16 floats or doubles, added in a tree."""
+    return _SCALAR[vector](vector), _code(lambda b, x: _fold(b, x, b.fadd))
 
 
 @intrinsic
 def lane_max(typing, vector):
     """Return the largest of 16 integers."""
-    return _SCALAR[vector](vector), lambda context, builder, sig, args: _fold(
-        builder, args[0], partial(_larger, builder)
-    )
+    return _SCALAR[vector](vector), _code(lambda b, x: _fold(b, x, partial(_larger, b)))
+
+
+def _address(builder: ir.IRBuilder, place: Any, index: Any) -> Any:
+    return builder.gep(place, [index])
 
 
 def _larger(builder: ir.IRBuilder, x: Any, y: Any) -> Any:
@@ -288,5 +272,4 @@ def _call(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[Any]
 
 
 def _suffix(vector: _Vector) -> str:
-    element = {floats: "f32", doubles: "f64", integers: "i32"}[vector]
-    return f"v{LANES}{element}"
+    return f"v{LANES}{'f32' if vector is floats else 'f64'}"
