@@ -51,7 +51,6 @@ from nnslicer_tf._kernels.vectors import (
 _FEW = 32
 # From this depth on, intervals are divided evenly by their bits, which always terminates.
 _BY_BITS = 6
-_CACHE_LINE = 64
 # Size of the stack of waiting intervals: at most four from each depth; the bits are exhausted
 # after at most 20 further depths.
 _INTERVALS = 4 * (_BY_BITS + 22)
@@ -68,21 +67,13 @@ _FEW_PADDED = -(-_FEW // LANES) * LANES
 Workspace = namedtuple("Workspace", ["band", "keys", "wide", "later", "stack"])
 
 
-def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
-    """Return zeros, aligned so that no vector crosses a cache line."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + _CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % _CACHE_LINE
-    return memory[start : start + size].view(dtype).reshape(shape)
-
-
 def buffers(size: int) -> dict[str, np.ndarray]:
     """Return the buffers of a `Workspace` for sums of up to `size` values."""
-    whole = aligned(3 * _FEW_PADDED + LANES, np.int32)
+    whole = np.zeros(3 * _FEW_PADDED + LANES, np.int32)
     whole[2 * _FEW_PADDED :] = 1
     stride = -(-size // LANES) * LANES + LANES
-    single = aligned(stride + 3 * _INTERVALS, np.float32)
-    return {"single": single, "whole": whole, "double": aligned(_FEW_PADDED, np.float64)}
+    single = np.zeros(stride + 3 * _INTERVALS, np.float32)
+    return {"single": single, "whole": whole, "double": np.zeros(_FEW_PADDED)}
 
 
 @inlined

@@ -12,13 +12,7 @@ import numpy as np
 
 from nnslicer_tf._kernels import compiled as compilation
 from nnslicer_tf._kernels.compiled import compiled, inlined, writable
-from nnslicer_tf._kernels.exclusion import (
-    aligned,
-    buffers,
-    excluded_bound,
-    give,
-    workspace,
-)
+from nnslicer_tf._kernels.exclusion import buffers, excluded_bound, give, workspace
 from nnslicer_tf._kernels.vectors import (
     LANES,
     at,
@@ -52,15 +46,45 @@ def weighted_sum(
     theta: float,
     each: bool,
     by_sum: bool = False,
+    scale: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand a weighted sum (dense, or a convolution of any kind).
 
-    The weights are `(groups, outputs per group, taps · inputs per group)` float32. Returns CONTRIB
-    of the inputs, shaped like `dx`, and of the synapses, `(batch or 1, *shape of the weights)`,
-    int32; `each` separates the samples' synapses.
+    The weights are `(groups, outputs per group, taps · inputs per group)` float32; `scale`, `(batch
+    or 1, output positions)`, multiplies the thresholds θ·|y|. Returns CONTRIB of the inputs, shaped
+    like `dx`, and of the synapses, `(batch or 1, *shape of the weights)`, int32; `each` separates
+    the samples' synapses.
     """
-    scale = np.ones((1, len(taps)))
-    return _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), each)
+    width = weights.shape[2]
+    if rest := -width % LANES:
+        weights = np.pad(weights, ((0, 0), (0, 0), (0, rest)))
+    stride = weights.shape[2]
+    block = max(1, min(len(taps), _BLOCK // stride))
+    memory = Memory(
+        windows=np.zeros(block * stride + LANES, np.float32),  # room for a whole vector at the end
+        received=np.zeros((block + 1, stride), np.int32),  # may be read beyond the last window
+        runs=np.zeros((*taps.shape, 2), np.int32),
+        rows=np.zeros(block + 1, np.int32),
+        values=np.zeros(stride, np.float32),
+        **buffers(width),
+    )
+    inputs = np.zeros(dx.size + LANES, np.int32)
+    synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
+    _weighted_sum(
+        writable(signs, np.int8),
+        writable(y, np.float32),
+        writable(dx, np.float32),
+        writable(weights, np.float32),
+        writable(taps, np.int32),
+        np.ones((1, len(taps))) if scale is None else writable(scale, np.float64),
+        theta,
+        by_sum,
+        width,
+        inputs,
+        synapses,
+        memory,
+    )
+    return inputs[: dx.size].reshape(dx.shape), synapses[..., :width]
 
 
 def average(
@@ -80,9 +104,7 @@ def average(
     weights = np.ones((dx.shape[2], 1, taps.shape[1]), np.float32)
     if counts is None:
         counts = np.count_nonzero(taps >= 0, axis=1)[None]
-    scale = writable(counts, np.float64)
-    inputs, _ = _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), False)
-    return inputs
+    return weighted_sum(signs, y, dx, weights, taps, theta, False, by_sum, counts)[0]
 
 
 def is_compiled() -> bool:
@@ -90,50 +112,7 @@ def is_compiled() -> bool:
     return compilation.is_compiled(_weighted_sum)
 
 
-def _expand(
-    signs: np.ndarray,
-    y: np.ndarray,
-    dx: np.ndarray,
-    weights: np.ndarray,
-    taps: np.ndarray,
-    scale: np.ndarray,
-    threshold: tuple[float, bool],
-    each: bool,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Expand sums with thresholds θ·|y| · scale `(batch or 1, positions)`, given (θ, by_sum)."""
-    width = weights.shape[2]
-    if rest := -width % LANES:
-        weights = np.pad(weights, ((0, 0), (0, 0), (0, rest)))
-    stride = weights.shape[2]
-    block = max(1, min(len(taps), _BLOCK // stride))
-    window_size = block * stride + LANES  # room to copy a whole vector at the end
-    memory = Memory(
-        windows=aligned(window_size, np.float32),
-        received=aligned((block + 1, stride), np.int32),  # may be read beyond the last window
-        runs=np.zeros((*taps.shape, 2), np.int32),
-        rows=np.zeros(block + 1, np.int32),
-        values=aligned(stride, np.float32),
-        **buffers(width),
-    )
-    inputs = np.zeros(dx.size + LANES, np.int32)
-    synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
-    _weighted_sum(
-        writable(signs, np.int8),
-        writable(y, np.float32),
-        writable(dx, np.float32),
-        writable(weights, np.float32),
-        writable(taps, np.int32),
-        scale,
-        *threshold,
-        width,
-        inputs,
-        synapses,
-        memory,
-    )
-    return inputs[: dx.size].reshape(dx.shape), synapses[..., :width]
-
-
-@compiled()
+@compiled
 def _weighted_sum(
     signs,
     y,
