@@ -19,7 +19,7 @@ write = IndexDataCacheFile._save_index
 IndexDataCacheFile._save_index = lambda *args: (time.sleep(1), write(*args))
 
 
-@compiled()
+@compiled
 def add_up(x):
     total = 0.0
     for value in x:

@@ -13,28 +13,19 @@ from numba import njit
 from numba.core.caching import FunctionCache
 
 # For functions that are inlined into the compiled function that calls them.
-_INLINED: dict[str, Any] = {
-    "forceinline": True,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-}
-inlined = njit(**_INLINED)
+inlined: Any = njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
-def compiled(**options: Any) -> Callable[[Callable], Any]:
-    """Return a decorator that compiles a function with Numba's `njit` at its first call.
+def compiled(function: Callable) -> Any:
+    """Compile a function with Numba's `njit` at its first call.
 
     The function runs without the GIL, and is compiled once per machine for the types that occur.
     Pass large functions C-ordered, writable arrays (see `writable`): every other combination is
     compiled separately.
     """
-
-    def compile_lazily(function: Callable) -> Any:
-        dispatcher = njit(nogil=True, **options)(function)
-        dispatcher._cache = _SharedCache(function)
-        return dispatcher
-
-    return compile_lazily
+    dispatcher = njit(nogil=True)(function)
+    dispatcher._cache = _SharedCache(function)
+    return dispatcher
 
 
 def writable(x: np.ndarray, dtype: type) -> np.ndarray:

@@ -20,7 +20,7 @@ def maximum(
     return received
 
 
-@compiled()
+@compiled
 def _maximum(signs, y, x, x_signs, taps, received):
     for sample in range(x.shape[0]):
         for p in range(taps.shape[0]):
@@ -42,7 +42,7 @@ def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
     return totals / len(taps)
 
 
-@compiled()
+@compiled
 def _add_taps(x: np.ndarray, taps: np.ndarray, totals: np.ndarray) -> None:
     """Add up the values that each tap reads; NumPy would copy the values once per tap."""
     for sample in range(x.shape[0]):

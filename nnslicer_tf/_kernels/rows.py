@@ -5,7 +5,7 @@ import numpy as np
 from nnslicer_tf._kernels.compiled import compiled
 
 
-@compiled()
+@compiled
 def copy_nonzero(
     block: np.ndarray, first_column: int, places: np.ndarray, data: np.ndarray, indices: np.ndarray
 ) -> None:

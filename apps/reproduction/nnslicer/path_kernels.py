@@ -5,7 +5,7 @@ import numpy as np
 from nnslicer_tf._kernels.compiled import compiled
 
 
-@compiled()
+@compiled
 def weighted_sum(
     path: np.ndarray,
     goals: np.ndarray,
@@ -51,7 +51,7 @@ def weighted_sum(
                 reached[taps[p, t], first + c] = True
 
 
-@compiled()
+@compiled
 def maximum(
     path: np.ndarray, outputs: np.ndarray, inputs: np.ndarray, taps: np.ndarray, reached: np.ndarray
 ) -> None:

@@ -12,7 +12,7 @@ from nnslicer_tf._kernels.compiled import compiled
 from nnslicer_tf._kernels.vectors import pointer, read, write
 
 
-@compiled()
+@compiled
 def with_room(array, more):
     """Return a copy with room for `more` rows; slice assignments take Numba seconds to compile."""
     out = np.empty((len(array) + more, *array.shape[1:]), array.dtype)
@@ -21,14 +21,14 @@ def with_room(array, more):
     return out
 
 
-@compiled()
+@compiled
 def copy_row(source, i, target, j):
     """Copy row i of a matrix to row j of another one."""
     for c in range(source.shape[1]):
         target[j, c] = source[i, c]
 
 
-@compiled()
+@compiled
 def row_at(ratio, begin, end, place):
     """Return the last of the rows from `begin` to `end` whose ratio is not above `place`."""
     while end - begin > 1:
@@ -40,7 +40,7 @@ def row_at(ratio, begin, end, place):
     return begin
 
 
-@compiled()
+@compiled
 def distinct(left, alpha, ratio, tolerance):
     """Return the crossings, given in ascending order, that are not too close to other rows."""
     kept = np.zeros(len(left), np.bool_)
@@ -56,7 +56,7 @@ def distinct(left, alpha, ratio, tolerance):
     return left[kept], alpha[kept]
 
 
-@compiled()
+@compiled
 def common_rows(start, ratio, taps, lines, tolerance):
     """Return start and ratio of the rows where any of a window's positions has a row."""
     windows = len(taps)
@@ -76,7 +76,7 @@ def common_rows(start, ratio, taps, lines, tolerance):
     return new_start, new_ratio[:at].copy()
 
 
-@compiled()
+@compiled
 def _merge(start, ratio, taps, lines, k, tolerance, heads, out, at):
     """Write the ratios of line k at a window's positions into `out`, each once."""
     begin = ratio[start[k]]  # the same at every position, like the end
@@ -103,7 +103,7 @@ def _merge(start, ratio, taps, lines, k, tolerance, heads, out, at):
     return at + 2
 
 
-@compiled()
+@compiled
 def gather(curve, taps, new_start, new_ratio, first, out):
     """Write the values of every window's positions at common rows, 0 where there is no position."""
     lines, start, ratio, values = curve
@@ -124,7 +124,7 @@ def gather(curve, taps, new_start, new_ratio, first, out):
         s += 1
 
 
-@compiled()
+@compiled
 def _gather_channels(ratio, values, begin, end, chosen, places, out):
     """Write the chosen channels of the rows `begin` to `end` at ascending places."""
     j = row_at(ratio, begin, end - 1, places[0])
@@ -143,7 +143,7 @@ def _gather_channels(ratio, values, begin, end, chosen, places, out):
                 out[r, i] = values[j, chosen[i]]
 
 
-@compiled()
+@compiled
 def window_sums(curve, taps, new_start, new_ratio, nonzero, kernel, out, piece):
     """Write the weighted sums of windows at common rows, `(common rows, outputs)`.
 
@@ -178,7 +178,7 @@ def window_sums(curve, taps, new_start, new_ratio, nonzero, kernel, out, piece):
                 np.dot(gathered, matrix[:count], out[first : first + len(places)])
 
 
-@compiled()
+@compiled
 def bends(start, ratio, values, noise):
     """Mark the ends of segments, and the rows at which the values bend.
 

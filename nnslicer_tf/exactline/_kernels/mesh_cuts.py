@@ -34,7 +34,7 @@ _B = np.uint64(0xBF58476D1CE4E5B9)
 _C = np.uint64(0x94D049BB133111EB)
 
 
-@compiled()
+@compiled
 def hash_pair(x, y):
     """Return a key made from two keys, which depends on their order (SplitMix64)."""
     z = x * _A + y + _B
@@ -43,13 +43,13 @@ def hash_pair(x, y):
     return z ^ (z >> np.uint64(31))
 
 
-@compiled()
+@compiled
 def edge_key(x, y):
     """Return the key of an edge between vertices with the given keys, in any order."""
     return hash_pair(x, y) if x < y else hash_pair(y, x)
 
 
-@compiled()
+@compiled
 def edge_keys(start, loop, keys):
     """Return the key of the edge that begins at every corner."""
     out = np.empty(len(loop), np.uint64)
@@ -60,7 +60,7 @@ def edge_keys(start, loop, keys):
     return out
 
 
-@compiled()
+@compiled
 def cut_faces(mesh, search, counts, groups, most):
     """Cut all faces along the bends of waiting groups.
 
@@ -146,7 +146,7 @@ def cut_faces(mesh, search, counts, groups, most):
     return vertices, sizes[0], start, loop[:at].copy(), edges[:at].copy(), done
 
 
-@compiled()
+@compiled
 def _enlarged(vertices, parts, sizes, p, taps):
     """Return vertices and parts with room for those that one cut of a part adds."""
     corners = parts.end[p] - parts.begin[p]
@@ -176,7 +176,7 @@ def _enlarged(vertices, parts, sizes, p, taps):
     return vertices, parts
 
 
-@compiled()
+@compiled
 def _tap(vertices, group, vertex, tap):
     """Return a tap's value at a vertex; the last is the constant."""
     if tap == group.taps:
@@ -184,7 +184,7 @@ def _tap(vertices, group, vertex, tap):
     return vertices.values[vertex, tap * group.size + group.column]
 
 
-@compiled()
+@compiled
 def _mark_winners(vertices, group, vertex):
     largest = group.floor
     for tap in range(group.taps):
@@ -197,7 +197,7 @@ def _mark_winners(vertices, group, vertex):
     vertices.marks[vertex] = group.mark
 
 
-@compiled()
+@compiled
 def _has_winner(p, parts, group, vertices):
     """Return whether one tap wins at all corners of a part, so that the group does not bend."""
     common = ~_NONE
@@ -209,7 +209,7 @@ def _has_winner(p, parts, group, vertices):
     return common != _NONE
 
 
-@compiled()
+@compiled
 def _between(a, b, weight, group, vertices, sizes):
     """Add a vertex between two others, without its key; return its number."""
     new = sizes[0]
@@ -223,7 +223,7 @@ def _between(a, b, weight, group, vertices, sizes):
     return new
 
 
-@compiled()
+@compiled
 def _cut_part(p, group, crossed, changes, vertices, parts, sizes):
     """Cut a part of a face by a group that bends in it."""
     # Add vertices where the group bends on edges; a neighbour may have added some of them.
@@ -273,7 +273,7 @@ def _cut_part(p, group, crossed, changes, vertices, parts, sizes):
         _put(_another(p, parts, sizes) if side else p, corners, own, parts, sizes)
 
 
-@compiled()
+@compiled
 def _another(p, parts, sizes):
     """Return the number of a new part, which follows another one."""
     new = sizes[2]
@@ -282,7 +282,7 @@ def _another(p, parts, sizes):
     return new
 
 
-@compiled()
+@compiled
 def _put(p, corners, edges, parts, sizes):
     first = sizes[1]
     sizes[1] += len(corners)
@@ -291,7 +291,7 @@ def _put(p, corners, edges, parts, sizes):
         parts.corners[first + i], parts.edges[first + i] = corners[i], edges[i]
 
 
-@compiled()
+@compiled
 def _cross(low, high, edge, group, changes, vertices, sizes):
     """Add the vertices between two others at which a group's maximum changes its tap."""
     taps, last = group.taps, vertices.winners[high]
@@ -329,7 +329,7 @@ def _cross(low, high, edge, group, changes, vertices, sizes):
         vertices.keys[new] = hash_pair(edge, hash_pair(np.uint64(group.name), pair))
 
 
-@compiled()
+@compiled
 def _breaks_of(ring, winners):
     """Return the corners of a ring from which on another tap wins on the edges."""
     n = len(ring)
@@ -359,7 +359,7 @@ def _breaks_of(ring, winners):
     return out[:found]
 
 
-@compiled()
+@compiled
 def _cut_cells(p, ring, edges, first_key, group, vertices, parts, sizes):
     """Cut a ring on which three or more taps win into their cells."""
     taps, tolerance, n, before = group.taps, group.tolerance, len(ring), sizes[0]
@@ -426,7 +426,7 @@ def _cut_cells(p, ring, edges, first_key, group, vertices, parts, sizes):
         _put(_another(p, parts, sizes) if k else p, cell, own, parts, sizes)
 
 
-@compiled()
+@compiled
 def _same(vertex, before, others, vertices, whole):
     """Return an earlier cell's vertex at the same place as a new one, otherwise the new one."""
     if vertex < before:

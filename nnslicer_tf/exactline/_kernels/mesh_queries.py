@@ -6,7 +6,7 @@ from nnslicer_tf._kernels.compiled import compiled
 from nnslicer_tf.exactline._kernels.lines import copy_row
 
 
-@compiled()
+@compiled
 def area(corners, xy):
     """Return the area of a polygon, positive if counter-clockwise."""
     total = 0.0
@@ -17,7 +17,7 @@ def area(corners, xy):
     return total / 2
 
 
-@compiled()
+@compiled
 def box_tree(places, start, loop):
     """Return a tree of bounding boxes of faces: order of the faces, boxes, nodes.
 
@@ -61,7 +61,7 @@ def box_tree(places, start, loop):
     return order, boxes[:count].copy(), nodes[:count].copy()
 
 
-@compiled()
+@compiled
 def locate(points, places, start, loop, order, boxes, nodes, slack):
     """Return the face that contains each point, -1 for none."""
     out = np.full(len(points), -1, np.int64)
@@ -96,7 +96,7 @@ def locate(points, places, start, loop, order, boxes, nodes, slack):
     return out
 
 
-@compiled()
+@compiled
 def extended(values, sources, weights):
     """Append the values of new vertices to values `(positions, vertices, channels)`."""
     positions, vertices, channels = values.shape

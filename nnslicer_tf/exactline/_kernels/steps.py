@@ -8,10 +8,10 @@ and `taps` are those of `Uses`; results have the rows `new_start` at the ratios 
 
 import numpy as np
 
-from nnslicer_tf._kernels.compiled import compiled
+from nnslicer_tf._kernels.compiled import compiled, inlined
 
 
-@compiled()
+@compiled
 def add_moved(steps, uses, columns, new_start, new_ratio, out):
     """Add to each position the values of the windows that use it."""
     start, ratio, values = steps
@@ -27,7 +27,7 @@ def add_moved(steps, uses, columns, new_start, new_ratio, out):
                     out[r, c] += values[j, column + c]
 
 
-@compiled()
+@compiled
 def products(steps, others, new_start, new_ratio):
     """Return each position's values times others, `(new rows, other channels)`."""
     channels, other_channels = steps.values.shape[1], others.values.shape[1]
@@ -45,12 +45,12 @@ def products(steps, others, new_start, new_ratio):
     return out
 
 
-@compiled(inline="always")
+@inlined
 def _middle(ratio, row, last):
     return (ratio[row] + ratio[min(row + 1, last)]) / 2
 
 
-@compiled(inline="always")
+@inlined
 def _advanced(ratio, j, last, place):
     while j < last and ratio[j + 1] <= place:
         j += 1
