@@ -5,9 +5,9 @@ They are saved as compressed `.npz` without pickle, with traces as JSON.
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -279,15 +279,14 @@ class DeviationSet(ShownAsTable):
 
         Times and queries are over successful searches; `distinct` counts distinct inputs.
         """
-        found = self.found
-        queries, seconds = self.queries[found], self.seconds[found]
+        queries = pd.Series(self.queries[self.found], dtype=float)
         return {
             "seeds": int((self.status != "already_deviates").sum()),
             "success_rate": self.success_rate,
-            "mean_seconds": _or_nan(np.mean, seconds),
-            "mean_queries": _or_nan(np.mean, queries),
-            "median_queries": _or_nan(np.median, queries),
-            "max_queries": _or_nan(np.max, queries),
+            "mean_seconds": float(pd.Series(self.seconds[self.found]).mean()),
+            "mean_queries": float(queries.mean()),
+            "median_queries": float(queries.median()),
+            "max_queries": float(queries.max()),
             "distinct": len({image.tobytes() for image in self.images}),
         }
 
@@ -310,7 +309,7 @@ class DeviationSet(ShownAsTable):
         return pd.DataFrame(columns).rename_axis("seed").reset_index()
 
     def __repr__(self) -> str:
-        queries = _or_nan(np.mean, self.queries[self.found])
+        queries = pd.Series(self.queries[self.found]).mean()
         found = f"{int(self.found.sum())} found from {counted(len(self), 'seed')}"
         return f"DeviationSet({found}, {queries:.1f} queries on average)"
 
@@ -328,18 +327,18 @@ class DeviationSet(ShownAsTable):
         with read_archive(path, _FORMAT, "set of deviations") as file:
             outcomes = unpack(file)
             shapes = {name: shape for name, shape in _KNOWN.items() if name in file}
-            known = {name: file.array(name, np.number, shape) for name, shape in shapes.items()}
-            limit = file.header.get("max_distance")
-            if limit is not None:
-                file.value("max_distance", int, float)
-            scale = file.header.get("scale")  # older files have none
-            if scale is not None:
-                scale = file.value("scale", int, float)
-                file.check(0 < scale < np.inf, f"its scale is {scale}")
+            known: dict[str, Any] = {
+                name: file.array(name, np.number, shape) for name, shape in shapes.items()
+            }
             features = file.value("features", list) if "features" in file.header else []
             named = all(isinstance(name, str) for name in features)
             file.check(named, "its 'features' are no list of names")
-            result = cls(outcomes, **known, max_distance=limit, features=features, scale=scale)
+            for name in ("max_distance", "scale"):  # older files have none
+                if file.header.get(name) is not None:
+                    known[name] = file.value(name, int, float)
+            result = cls(outcomes, **known, features=features)
+            scale = result.scale
+            file.check(scale is None or scale > 0, f"its scale is {scale}")
             for name in ("confidences", "apart"):
                 values = getattr(result, name)
                 fits = values is None or len(values) == result.found.sum()
@@ -349,10 +348,6 @@ class DeviationSet(ShownAsTable):
 
 def _are_sentences(seeds: np.ndarray) -> bool:
     return seeds.ndim == 2 and seeds.dtype.kind in "iu"
-
-
-def _or_nan(statistic: Callable[[np.ndarray], SupportsFloat], values: np.ndarray) -> float:
-    return float(statistic(values)) if len(values) else float("nan")
 
 
 def pack(outcomes: Sequence[SearchOutcome]) -> dict[str, np.ndarray]:

@@ -154,11 +154,7 @@ class Domain(ABC):
         """
         x = seed
         for mutation in trace:
-            if mutation.operator not in self.operators:
-                raise InvalidArgumentError(
-                    f"Unknown operator '{mutation.operator}' in the trace. Expected one of: "
-                    f"{', '.join(self.operators)}"
-                )
+            check_name("operator of the trace", mutation.operator, self.operators)
             mutant = self.operators[mutation.operator].apply(x, mutation.parameters)
             x = self.blend(x, mutant, mutation.share)
         return x

@@ -20,7 +20,9 @@ _SIDES = (4, 8, 16)  # numbers of blocks along a side of an image that are reset
 Noise = Callable[[np.random.Generator, np.ndarray, float], np.ndarray]
 
 
-def noise_operator(name: str, weakest: float, strongest: float, noise: Noise) -> MutationOperator:
+def noise_operator(
+    name: str, weakest: float, strongest: float, noise: Noise, bits: Any = np.random.SFC64
+) -> MutationOperator:
     """Return an operator with recorded noise seed; strengths are drawn uniformly on a log scale."""
 
     def draw(rng: np.random.Generator, x: np.ndarray) -> Parameters:
@@ -28,7 +30,7 @@ def noise_operator(name: str, weakest: float, strongest: float, noise: Noise) ->
         return {"strength": strength, "seed": int(rng.integers(2**32))}
 
     def apply(x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        rng = np.random.Generator(np.random.SFC64(int(parameters["seed"])))
+        rng = np.random.Generator(bits(int(parameters["seed"])))
         return noise(rng, x, parameters["strength"])
 
     return MutationOperator(name, draw, apply)

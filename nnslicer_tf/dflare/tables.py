@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
+from nnslicer_tf.dflare.images import noise_operator
 from nnslicer_tf.errors import InputShapeError
 
 _WEAKEST, _STRONGEST = 0.01, 1.0  # noise, in standard deviations
@@ -36,15 +37,10 @@ def replace_value(data: np.ndarray) -> MutationOperator:
 def noise(scale: np.ndarray | float) -> MutationOperator:
     """Return an operator that adds Gaussian noise; `scale` is the data's standard deviation."""
 
-    def draw(rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        strength = float(np.exp(rng.uniform(np.log(_WEAKEST), np.log(_STRONGEST))))
-        return {"strength": strength, "seed": int(rng.integers(2**32))}
+    def add(rng: np.random.Generator, x: np.ndarray, strength: float) -> np.ndarray:
+        return x + rng.standard_normal(x.shape) * strength * scale
 
-    def apply(x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        rng = np.random.default_rng(int(parameters["seed"]))
-        return x + rng.standard_normal(x.shape) * parameters["strength"] * scale
-
-    return MutationOperator("noise", draw, apply)
+    return noise_operator("noise", _WEAKEST, _STRONGEST, add, np.random.PCG64)
 
 
 def amplify(x: np.ndarray, parameters: Parameters) -> np.ndarray:
