@@ -219,10 +219,6 @@ MultiplierRule = Callable[[Operation, list, list, Any], Sequence[Any]]
 those of the output and the inputs' values for sample and reference, tensors `(batch, *shape)`."""
 
 
-def _no_table(operation: Operation, layout: Layout) -> None:
-    """Return None: most rules need no table."""
-
-
 @dataclass(frozen=True)
 class Rule:
     """A slicing rule with exclusion (NNSlicer, Table 2), for each granularity.
@@ -233,13 +229,13 @@ class Rule:
         synapses: Whether the functions take another argument `each`, whether to keep the samples'
             synapses separate, and return a pair: the CONTRIB of the inputs, and of the synapses,
             kernel name → `(batch or 1, *kernel shape)`.
-        table: Computes the data that the rule needs about an operation, once per walk.
+        table: Computes the data that the rule needs about an operation, once per walk; None: none.
     """
 
     activation: Callable[..., Any]
     channel: Callable[..., Any]
     synapses: bool = False
-    table: Callable[[Operation, Layout], Any] = _no_table
+    table: Callable[[Operation, Layout], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ A merge is a sum, difference, product, maximum or minimum, with broadcasting.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,13 +104,12 @@ for _name, _multipliers in (("rectify", quotient), ("elementwise", quotient), ("
         _multipliers,
     )
 
-_smallest = partial(largest, further=lambda a, b: ops.minimum(a, b))
 for _name, _rule, _multipliers in (
     ("add", Rule(_merge, _merge), midpoint),
     ("subtract", Rule(_merge, _merge), midpoint),
     ("multiply", Rule(_merge, _merge), product),
     ("maximum_merge", Rule(_extreme, _channel_extreme), largest),
-    ("minimum_merge", Rule(_extreme, _channel_extreme), _smallest),
+    ("minimum_merge", Rule(_extreme, _channel_extreme), largest),
 ):
     _extreme_of = {"maximum_merge": 1, "minimum_merge": -1}.get(_name, 0)
     register_kind(

@@ -15,7 +15,7 @@ import numpy as np
 from nnslicer_tf._environment import ops
 from nnslicer_tf.instrument.backend import value_and_product, vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, Pooling, Softmax, Statistics
-from nnslicer_tf.kinds.kind import MULTIPLIERS
+from nnslicer_tf.kinds.kind import MULTIPLIERS, kind_of
 
 # If an input changes by less, rounding dominates the quotient, so the gradient is used.
 SMALL = 1e-5
@@ -59,12 +59,10 @@ def slopes(operation: Operation, x: Any, x0: Any) -> Any:
     return ops.where(small, gradient, outputs / ops.where(small, 1.0, change))
 
 
-def largest(
-    operation: Operation, inputs: list, reference: list, multipliers: Any, further: Any = None
-) -> list[Any]:
-    """Assign a maximum's change, or with `further` a minimum's, to elements that attain it."""
+def largest(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
+    """Assign the change of a maximum, or of a minimum, to elements that attain it."""
     y, y0 = operation.compute(*inputs), operation.compute(*reference)
-    most = (further or ops.maximum)(y, y0)
+    most = ops.minimum(y, y0) if kind_of(operation).extreme < 0 else ops.maximum(y, y0)
     gained: Sequence[Any]
     lost: Sequence[Any]
     if isinstance(operation.params, Pooling) and len(operation.params.taps) == 1:

@@ -74,7 +74,7 @@ def _nodes(im: InstrumentedModel, layout: Layout) -> dict[str, Node]:
             shape=layout.shape(operation.shape),
             mean=layout.mean(operation.name),
             rule=rule,
-            table=None if rule is None else rule.table(operation, layout),
+            table=rule.table(operation, layout) if rule and rule.table else None,
             mask=operation.mask,
             rounding=layout.bound(operation.name),
         )
