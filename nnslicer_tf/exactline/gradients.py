@@ -23,6 +23,7 @@ from nnslicer_tf.attributions.problem import Problem
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.exactline.partition import LinearPartition, check_ratios
 from nnslicer_tf.exactline.steps import Steps
+from nnslicer_tf.exactline.trace import LineTrace
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.graph import gradient_function
@@ -58,21 +59,17 @@ class Attributor:
         self, x: np.ndarray, baseline: np.ndarray, target: int, max_parts: int | None = None
     ) -> np.ndarray:
         """Return the exact integrated gradients from one baseline; see `integrated_gradients`."""
-        x, baseline = self._checked(x, baseline, target)
-        walker = self.walker
-        if not walker.can_trace:
-            return self._part_by_part(walker.line(baseline, x, max_parts), target).exact()
-        partition, trace = walker.traced(baseline, x, max_parts)
+        partition, trace = self._walked(x, baseline, target, max_parts)
+        if trace is None:
+            return self._part_by_part(partition, target).exact()
         mean = trace.mean_gradient(target).reshape(self._im.input_shape)
         return (partition.end - partition.start) * mean
 
     def path(self, x: np.ndarray, baseline: np.ndarray, target: int) -> "PathGradients":
         """Return the gradients along the line; arguments are as for `integrated_gradients`."""
-        x, baseline = self._checked(x, baseline, target)
-        walker = self.walker
-        if not walker.can_trace:
-            return self._part_by_part(walker.line(baseline, x), target)
-        partition, trace = walker.traced(baseline, x)
+        partition, trace = self._walked(x, baseline, target)
+        if trace is None:
+            return self._part_by_part(partition, target)
         return PathGradients(partition, target, trace.gradients(target))
 
     def gradients(self, x: np.ndarray, target: int) -> np.ndarray:
@@ -83,12 +80,16 @@ class Attributor:
         pairs = zip(batches, targets, strict=True)
         return np.concatenate([self._gradients(*pair)[0] for pair in pairs])
 
-    def _checked(
-        self, x: np.ndarray, baseline: np.ndarray, target: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _walked(
+        self, x: np.ndarray, baseline: np.ndarray, target: int, max_parts: int | None = None
+    ) -> tuple[LinearPartition, LineTrace | None]:
+        """Return the partition of the line, and its trace if all transformers can pull."""
         check_target(target, self._im[self._im.logit_operation].size)
-        shape = self._im.input_shape
-        return check_points(x, "x", shape), check_points(baseline, "baseline", shape)
+        shape, walker = self._im.input_shape, self.walker
+        x, baseline = check_points(x, "x", shape), check_points(baseline, "baseline", shape)
+        if walker.can_trace:
+            return walker.traced(baseline, x, max_parts)
+        return walker.line(baseline, x, max_parts), None
 
     def _part_by_part(self, partition: LinearPartition, target: int) -> "PathGradients":
         gradients = self.gradients(partition.at(partition.midpoints), target)

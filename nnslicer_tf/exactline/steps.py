@@ -109,21 +109,15 @@ class Steps(NamedTuple):
         """Return the functions on the range from `begin` to `end`."""
         if begin <= self.begin and end >= self.end:
             return self
-        # At each position: the row at `begin`, those inside, and the last of these once more.
-        inside = (self.ratio > begin) & (self.ratio < end)
-        counts, before = (
-            np.add.reduceat(marks.astype(np.int64), self.start[:-1])
-            for marks in (inside, self.ratio <= begin)
-        )
-        first = self.start[:-1] + before - 1
-        start = np.append(0, np.cumsum(counts + 2))
-        firsts, lasts = start[:-1], start[1:] - 1
-        rows = np.zeros(start[-1], np.int64)
-        rows[firsts], rows[lasts] = first, first + counts
-        others = np.delete(np.arange(len(rows)), np.concatenate([firsts, lasts]))
-        rows[others] = np.flatnonzero(inside)
+        # At each position: the rows that hold in the range, and the last of them once more.
+        holds = (self.ratio < end) & (np.append(self.ratio[1:], np.inf) > begin)
+        times = holds.astype(np.int64)
+        last = np.cumsum(np.add.reduceat(times, self.start[:-1])) - 1
+        times[np.flatnonzero(holds)[last]] = 2
+        start = np.append(0, np.cumsum(np.add.reduceat(times, self.start[:-1])))
+        rows = np.repeat(np.arange(len(times)), times)
         ratio = self.ratio[rows]
-        ratio[firsts], ratio[lasts] = begin, end
+        ratio[start[:-1]], ratio[start[1:] - 1] = begin, end
         return Steps(start, ratio, self.values[rows])
 
     def regrouped(self, positions: int, channels: int) -> "Steps":

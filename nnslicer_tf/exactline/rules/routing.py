@@ -35,27 +35,22 @@ class RoutingLine:
         self.is_identity = len(sizes) == 1 and ordered
 
         # Positions that move with all their channels: each input's taps.
-        channels, first = self._shape[-1], self._source[:, :1]
-        begins = list(pairwise(np.cumsum([0, *sizes])))
-        moved = np.where(first == INSERTED, INSERTED, first + np.arange(channels))
-        starts = first[first != INSERTED]
+        channels, ends = self._shape[-1], np.cumsum([0, *sizes])
+        read = np.where(self._source == INSERTED, -1, self._source // channels)[:, :1]
+        moved = np.where(read < 0, INSERTED, read * channels + np.arange(channels))
         self._taps: list[np.ndarray] | None = None
-        if (
-            all(shape[-1] == channels for shape in self._shapes)
-            and np.array_equal(moved, self._source)
-            and not (starts % channels).any()
-        ):
-            inside = [(first >= begin) & (first < end) for begin, end in begins]
+        same = all(shape[-1] == channels for shape in self._shapes)
+        if same and np.array_equal(moved, self._source):
             self._taps = [
-                np.where(own, (first - begin) // channels, -1).astype(np.int32)
-                for own, (begin, _) in zip(inside, begins, strict=True)
+                np.where((read >= begin) & (read < end), read - begin, -1).astype(np.int32)
+                for begin, end in pairwise(ends // channels)
             ]
 
         # Inputs that are concatenated along the channels.
         positions = len(self._source)
         self._joins_channels = False
         if all(n == positions * x[-1] for n, x in zip(sizes, self._shapes, strict=True)):
-            blocks = [np.arange(begin, end).reshape(positions, -1) for begin, end in begins]
+            blocks = [np.arange(begin, end).reshape(positions, -1) for begin, end in pairwise(ends)]
             self._joins_channels = np.array_equal(np.hstack(blocks), self._source)
 
     def __call__(self, *inputs: Curve) -> Curve:
