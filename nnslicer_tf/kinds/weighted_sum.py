@@ -185,16 +185,10 @@ def expand_gate(
     by which θ is multiplied, have the same shape. `each` separates the samples' synapses.
     """
     batch, positions = len(signs), len(table.reads[0].taps)
-
-    def gather(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the values that the taps read, side by side; padding reads a final zero."""
-        padded = [np.pad(flat(x), ((0, 0), (0, 1), (0, 0))) for x in arrays]
-        return [
-            x[:, read.taps].reshape(batch, positions, -1)
-            for x, read in zip(padded, table.reads, strict=True)
-        ]
-
-    deltas = gather([x.delta for x in inputs])
+    deltas = []  # that the taps read, side by side; padding reads a final zero
+    for x, read in zip(inputs, table.reads, strict=True):
+        padded = np.pad(flat(x.delta), ((0, 0), (0, 1), (0, 0)))
+        deltas.append(padded[:, read.taps].reshape(batch, positions, -1))
     shape = (batch, positions, -1)
     received, collected = sums.weighted_sum(
         signs.reshape(shape),
