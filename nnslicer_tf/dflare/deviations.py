@@ -374,14 +374,11 @@ def unpack(file: Archive) -> list[SearchOutcome]:
         json.loads(str(file.array("traces", np.str_, ""))),
         strict=True,
     )
+    types = {"status": np.str_, "queries": np.integer, "seconds": np.floating}
+    types["has_deviation"] = np.bool_
+    columns = (file.array(name, dtype, "seeds").tolist() for name, dtype in types.items())
     outcomes = []
-    for status, queries, seconds, has_deviation in zip(
-        file.array("status", np.str_, "seeds").tolist(),
-        file.array("queries", np.integer, "seeds").tolist(),
-        file.array("seconds", np.floating, "seeds").tolist(),
-        file.array("has_deviation", np.bool_, "seeds").tolist(),
-        strict=True,
-    ):
+    for status, queries, seconds, has_deviation in zip(*columns, strict=True):
         deviation = None
         if has_deviation:
             image, labels, steps = next(deviations)

@@ -8,7 +8,7 @@ replayed.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -67,14 +67,12 @@ class Answers:
 
     def part(self, start: int, stop: int) -> "Answers":
         """Return the answers for the inputs `start … stop - 1`."""
-        arrays: Any = {name: getattr(self, name)[start:stop] for name in self._arrays()}
-        return replace(self, **arrays)
+        return replace(self, **{name: array[start:stop] for name, array in self._arrays().items()})
 
     @classmethod
     def joined(cls, parts: Sequence["Answers"]) -> "Answers":
         """Concatenate the answers for several batches."""
-        names = parts[0]._arrays()
-        arrays: Any = {name: np.concatenate([getattr(p, name) for p in parts]) for name in names}
+        arrays: Any = {n: np.concatenate([vars(p)[n] for p in parts]) for n in parts[0]._arrays()}
         return replace(parts[0], **arrays)
 
     @property
@@ -83,9 +81,8 @@ class Answers:
         task = "regression" if self.are_numbers else "multiclass"
         return OutputClasses("distribution", self.original.shape[1:], task=task)
 
-    def _arrays(self) -> list[str]:
-        names = [field.name for field in fields(self)]
-        return [name for name in names if isinstance(getattr(self, name), np.ndarray)]
+    def _arrays(self) -> dict[str, Any]:
+        return {name: v for name, v in vars(self).items() if isinstance(v, np.ndarray)}
 
 
 class Domain(ABC):
