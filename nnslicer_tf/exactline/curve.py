@@ -159,14 +159,6 @@ class CommonRows:
         _kernels.gather(curve, taps, self.start, self.ratio, piece.start, out)
         return out
 
-    def products(self, kernel: np.ndarray) -> np.ndarray:
-        """Return the only curve's windows times a kernel `(taps · channels, outputs)`."""
-        (curve,), (taps,), out = self._curves, self._taps, np.zeros((len(self), kernel.shape[1]))
-        nonzero = np.logical_or.reduceat(curve.values != 0, curve.start[: -1 : self.lines])
-        piece = max(MIN_ROWS, MAX_GATHERED // len(kernel))
-        _kernels.window_sums(curve, taps, self.start, self.ratio, nonzero, kernel, out, piece)
-        return out
-
     def pieces(self, width: int) -> Iterator[slice]:
         """Yield all rows, as many at a time as fit into the cache with `width` values each."""
         return in_pieces(len(self), max(MIN_ROWS, MAX_GATHERED // width))

@@ -22,13 +22,6 @@ def with_room(array, more):
 
 
 @compiled
-def copy_row(source, i, target, j):
-    """Copy row i of a matrix to row j of another one."""
-    for c in range(source.shape[1]):
-        target[j, c] = source[i, c]
-
-
-@compiled
 def row_at(ratio, begin, end, place):
     """Return the last of the rows from `begin` to `end` whose ratio is not above `place`."""
     while end - begin > 1:
@@ -108,7 +101,7 @@ def gather(curve, taps, new_start, new_ratio, first, out):
     """Write the values of every window's positions at common rows, 0 where there is no position."""
     lines, start, ratio, values = curve
     channels = values.shape[1]
-    every, stop = np.arange(channels), first + len(out)
+    stop = first + len(out)
     s = row_at(new_start, np.int64(0), len(new_start), first)
     while s < len(new_start) - 1 and new_start[s] < stop:
         w, k = s // lines, s % lines
@@ -120,13 +113,13 @@ def gather(curve, taps, new_start, new_ratio, first, out):
                 continue
             i = taps[w, t] * lines + k
             places = new_ratio[lowest:highest]
-            _gather_channels(ratio, values, start[i], start[i + 1], every, places, into)
+            _gather_rows(ratio, values, start[i], start[i + 1], places, into)
         s += 1
 
 
 @compiled
-def _gather_channels(ratio, values, begin, end, chosen, places, out):
-    """Write the chosen channels of the rows `begin` to `end` at ascending places."""
+def _gather_rows(ratio, values, begin, end, places, out):
+    """Write the values of the rows `begin` to `end` at ascending places."""
     j = row_at(ratio, begin, end - 1, places[0])
     for r in range(len(places)):
         while j < end - 1 and ratio[j + 1] <= places[r]:
@@ -134,48 +127,10 @@ def _gather_channels(ratio, values, begin, end, chosen, places, out):
         weight = 0.0
         if j < end - 1:
             weight = (places[r] - ratio[j]) / (ratio[j + 1] - ratio[j])
-        if weight > 0.0:
-            for i in range(len(chosen)):
-                c = chosen[i]
-                out[r, i] = values[j, c] + weight * (values[j + 1, c] - values[j, c])
-        else:
-            for i in range(len(chosen)):
-                out[r, i] = values[j, chosen[i]]
-
-
-@compiled
-def window_sums(curve, taps, new_start, new_ratio, nonzero, kernel, out, piece):
-    """Write the weighted sums of windows at common rows, `(common rows, outputs)`.
-
-    The products skip channels that are zero along whole lines, as most are after a ReLU: `nonzero`
-    marks the others, `(positions, channels)`.
-    """
-    lines, start, ratio, values = curve
-    width, channels = taps.shape[1], values.shape[1]
-    used, first_of = np.empty(len(kernel), np.int64), np.zeros(width + 1, np.int64)
-    matrix, space = np.empty_like(kernel), np.empty(piece * len(kernel))
-    for w in range(len(taps)):
-        count = 0
-        for t in range(width):
-            for c in range(channels):
-                if taps[w, t] >= 0 and nonzero[taps[w, t], c]:
-                    used[count] = c
-                    copy_row(kernel, t * channels + c, matrix, count)
-                    count += 1
-            first_of[t + 1] = count
-        for s in range(w * lines, (w + 1) * lines):
-            for first in range(new_start[s], new_start[s + 1] if count else 0, piece):
-                places = new_ratio[first : min(first + piece, new_start[s + 1])]
-                gathered = space[: len(places) * count].reshape(len(places), count)
-                for t in range(width):
-                    chosen = used[first_of[t] : first_of[t + 1]]
-                    if len(chosen):
-                        into = gathered[:, first_of[t] : first_of[t + 1]]
-                        i = taps[w, t] * lines + s % lines
-                        _gather_channels(
-                            ratio, values, start[i], start[i + 1], chosen, places, into
-                        )
-                np.dot(gathered, matrix[:count], out[first : first + len(places)])
+        for c in range(out.shape[1]):
+            out[r, c] = values[j, c]
+            if weight > 0.0:
+                out[r, c] += weight * (values[j + 1, c] - values[j, c])
 
 
 @compiled

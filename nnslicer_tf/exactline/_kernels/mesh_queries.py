@@ -3,7 +3,6 @@
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf.exactline._kernels.lines import copy_row
 
 
 @compiled
@@ -104,7 +103,8 @@ def extended(values, sources, weights):
     for p in range(positions):
         block = out[p]
         for v in range(vertices):
-            copy_row(values[p], v, block, v)
+            for c in range(channels):
+                block[v, c] = values[p, v, c]
         for i in range(len(weights)):
             a, b, weight = sources[i, 0], sources[i, 1], weights[i]
             for c in range(channels):

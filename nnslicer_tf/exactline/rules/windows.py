@@ -67,9 +67,6 @@ class WeightedSumLine(_WindowLine):
             taps = np.arange(x.positions, dtype=np.int32)[None]
         else:
             x, taps = x.regrouped(self._input_shape), self._taps
-        if self._groups == 1 and isinstance(x, Curve):
-            rows, width = x.common_rows([x], [taps]), taps.shape[1] * x.channels
-            return rows.curve(rows.products(self._kernel.reshape(width, -1)) + self._bias)
         return self._sums(x, taps, self._weighted, len(self._bias))
 
     def pull(self, g: Steps) -> list[Steps]:
