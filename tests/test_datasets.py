@@ -100,7 +100,7 @@ def test_npz_files_come_back_as_they_were(tmp_path):
         ({"inputs": np.zeros(1)}, "has no array x and y"),
         ({"x": np.zeros((2, 3)), "y": np.zeros(3, int)}, "each of 2 samples"),
         ({"x": np.zeros((2, 3)), "y": np.zeros(2)}, "each of 2 samples"),
-        ({"x": np.zeros((2, 3)), "y": np.array([0, -1])}, "from 0"),
+        ({"x": np.zeros((2, 3)), "y": np.array([0, -1])}, "0 or more"),
         ({"x": np.zeros(2), "y": np.zeros(2, int)}, "x must be"),
         ({"x": np.array([[{}]]), "y": np.zeros(1, int)}, "not a readable"),  # needs pickle
     ],

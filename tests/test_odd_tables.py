@@ -178,7 +178,7 @@ def test_labels_of_arrays(tmp_path, y, expected):
     if expected is None:
         with pytest.raises(InvalidArgumentError, match="must be 0 or more"):
             check_labels(y, 2)
-        with pytest.raises(CorruptFileError, match="class indices from 0"):
+        with pytest.raises(CorruptFileError, match="must be 0 or more"):
             datasets.load_data(tmp_path / "a.npz")
     else:
         assert check_labels(y, 2).tolist() == expected

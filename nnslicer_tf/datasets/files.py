@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import MAX_CLASSES, as_class_indices, check_name, check_texts, counted
+from nnslicer_tf._checks import check_labels, check_name, check_texts, counted
 from nnslicer_tf._files import as_path
 from nnslicer_tf.datasets.named import NORMALISATIONS, Dataset, load
-from nnslicer_tf.datasets.tables import label_column, read_table, split_frame
+from nnslicer_tf.datasets.tables import NO_LABELS, label_column, read_table, split_frame
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
-_NO_LABELS = np.zeros(0, np.int64)
 _UNREADABLE = (OSError, ValueError, EOFError)
 
 
@@ -159,19 +158,14 @@ def _load_arrays(path: Path, labels: bool | str) -> Dataset:
         received = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
         raise CorruptFileError(f"'{path}': x must be numbers of shape (N, …). Received: {received}")
     if not needs_y:
-        return Dataset(x, _NO_LABELS, str(path), "", "none", 0)
+        return Dataset(x, NO_LABELS, str(path), "", "none", 0)
     if labels == "any":  # which the model checks
         return Dataset(x, arrays["y"], str(path), "", "none", 0)
-    y = as_class_indices(arrays["y"])
-    if y.shape != x.shape[:1] or y.dtype.kind not in "iu" or not len(y):
-        raise CorruptFileError(
-            f"'{path}': y must be one integer for each of {len(x)} samples, at least one. "
-            f"Received: {y.dtype} {y.shape}"
-        )
-    if y.min() < 0 or y.max() >= MAX_CLASSES:
-        wrong = y.min() if y.min() < 0 else y.max()
-        raise CorruptFileError(f"'{path}': y must be class indices from 0. Received: {wrong}")
-    return Dataset(x, y.astype(np.int64), str(path), "", "none", int(y.max()) + 1)
+    try:
+        y = check_labels(arrays["y"], len(x))
+    except InvalidArgumentError as error:
+        raise CorruptFileError(f"'{path}': {error}") from error
+    return Dataset(x, y, str(path), "", "none", int(y.max()) + 1)
 
 
 def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:

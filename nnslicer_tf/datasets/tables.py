@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SEPARATORS = ",;\t"
-_NO_LABELS = np.zeros(0, np.int64)
+NO_LABELS = np.zeros(0, np.int64)
 
 
 def read_table(path: Path) -> "pd.DataFrame":
@@ -116,7 +116,7 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
     x = values.apply(pd.to_numeric).to_numpy(np.float32) if len(values.columns) else values
     x = np.asarray(x, np.float32).reshape(len(frame), -1)
     if label is None:
-        return x, _NO_LABELS, ()
+        return x, NO_LABELS, ()
 
     column = frame[label]
     missing = column.isna().to_numpy()
