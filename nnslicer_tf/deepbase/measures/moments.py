@@ -40,32 +40,25 @@ class Correlation(AdditiveMeasure):
         return np.clip(covariance / np.outer(u_scale, h_scale), -1, 1)
 
 
-class DifferenceOfMeans(AdditiveMeasure):
+class DifferenceOfMeans(Correlation):
     """Mean where the hypothesis is 1 minus mean where it is 0, in the unit's deviations, or NaN."""
 
     name = "difference_of_means"
     binary = True
-    calibrate = Correlation.calibrate
 
-    def statistics(self, units: np.ndarray, hypotheses: np.ndarray, calibration: Shifts) -> Sums:
-        """Return counts and sums, of all rows and of those where a hypothesis holds."""
-        u = units - calibration[0]
-        return {
-            "count": np.array(float(len(u))),
-            "holds": hypotheses.sum(axis=0),
-            "u": u.sum(axis=0),
-            "uu": (u * u).sum(axis=0),
-            "u_where_it_holds": u.T @ hypotheses,
-        }
+    def calibrate(self, block: Block) -> Shifts:
+        """Return no shift of hypotheses, whose sums are then numbers of rows where they hold."""
+        units, hypotheses = super().calibrate(block)
+        return units, np.zeros_like(hypotheses)
 
     def score(self, sums: Sums, calibration: Shifts) -> np.ndarray:
         """Return the differences `(units, hypotheses)`."""
-        n, holds, u, inside = (sums[k] for k in ("count", "holds", "u", "u_where_it_holds"))
+        n, holds, u, inside = (sums[k] for k in ("count", "h", "u", "uh"))
         difference = inside / holds - (u[:, None] - inside) / (n - holds)
         return difference / np.sqrt(sums["uu"] / n - (u / n) ** 2)[:, None]
 
 
-class LinearProbe(AdditiveMeasure):
+class LinearProbe(Correlation):
     """R² of the least-squares fit by all units of a group, with weights per standard deviation.
 
     R² is computed on the fitted records; its error includes the bias from few records.
@@ -73,12 +66,11 @@ class LinearProbe(AdditiveMeasure):
     """
 
     name = "linear_probe"
-    calibrate = Correlation.calibrate
 
     def statistics(self, units: np.ndarray, hypotheses: np.ndarray, calibration: Shifts) -> Sums:
         """Return the sums of first and second moments, including those between units."""
         u = units - calibration[0]
-        return {**Correlation().statistics(units, hypotheses, calibration), "uu": u.T @ u}
+        return {**super().statistics(units, hypotheses, calibration), "uu": u.T @ u}
 
     def score(self, sums: Sums, calibration: Shifts) -> np.ndarray:
         """Return R² `(1, hypotheses)`; NaN where a hypothesis is constant."""
