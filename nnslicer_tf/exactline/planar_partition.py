@@ -218,7 +218,7 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
         first, second, third = self._triangles[:, regions]
         axes = self.vertices[[second, third]] - self.vertices[first]  # (2, n, 2)
         steps = np.linalg.pinv(axes.transpose(1, 2, 0)) @ (places - self.vertices[first])[..., None]
-        base, *ends = self._flat[[first, second, third]]
+        base, *ends = self.values.reshape(len(self.values), -1)[[first, second, third]]
         outputs = base + steps[:, 0] * (ends[0] - base) + steps[:, 1] * (ends[1] - base)
         return outputs.reshape(-1, *self.values.shape[1:])
 
@@ -242,12 +242,8 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
         return PlanarClasses(*plane, mesh.places, *faces, labels)
 
     @cached_property
-    def _flat(self) -> np.ndarray:
-        return np.ascontiguousarray(self.values.reshape(len(self.values), -1))
-
-    @cached_property
     def _integrals(self) -> np.ndarray:
-        return self.mesh.integrals(self._flat)
+        return self.mesh.integrals(self.values.reshape(len(self.values), -1))
 
     @cached_property
     def _triangles(self) -> np.ndarray:
