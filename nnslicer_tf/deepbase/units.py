@@ -103,7 +103,7 @@ class Extractor:
         self._fingerprint = im.fingerprint if cache is not None else ""
         # The operation that marks padding, where it is excluded: from means.
         self._masks = {need: None if need[1] else im[need[0]].mask for need in needs}
-        self._compile(self._masks)
+        self._compute: Callable = compiled_function(self._behaviours)
 
     def __call__(
         self, x: np.ndarray | Inputs, needs: Sequence[Need], rows: np.ndarray
@@ -133,13 +133,10 @@ class Extractor:
     def _run(
         self, x: np.ndarray | Inputs, needs: Sequence[Need], rows: np.ndarray
     ) -> dict[Need, np.ndarray]:
-        # Recompiling takes seconds, so it is done only when much of the pass is no longer needed.
-        much_less = self.passes and len(needs) <= len(self._compiled) // 2
-        if much_less or not set(needs) <= set(self._compiled):
-            self._compile(needs)
         self.passes += 1
         tensors = self._compute([keras.ops.convert_to_tensor(array) for array in arrays_of(x)])
-        values = dict(zip(self._compiled, map(keras.ops.convert_to_numpy, tensors), strict=True))
+        computed = dict(zip(self._masks, tensors, strict=True))
+        values = {need: keras.ops.convert_to_numpy(computed[need]) for need in needs}
         for need in needs:
             finite = np.isfinite(values[need]).all(axis=(1, 2))
             if not finite.all():
@@ -147,34 +144,29 @@ class Extractor:
                     f"Operation '{need[0]}' of '{self._im.model.name}' gives NaN or "
                     f"infinite values for record {rows[finite.argmin()]}."
                 )
-        return {need: values[need] for need in needs}
+        return values
 
-    def _compile(self, needs: Iterable[Need]) -> None:
-        im, masks = self._im, {need: self._masks[need] for need in needs}
-        operations = {name for name, _ in masks} | {mask for mask in masks.values() if mask}
-
-        def compute(x: Any) -> list[Any]:
-            values = im.compute(x, operations)
-            behaviours = []
-            for (name, by_position), mask in masks.items():
-                of = values[name]
-                # As (records, positions, channels).
-                inner = tuple(of.shape[1:]) or (1,)
-                shape = (-1, int(np.prod(inner[:-1])), inner[-1])
-                rows = keras.ops.reshape(of, shape)
-                if mask:
-                    present = aligned_mask(values[mask], len(of.shape)) > 0
-                    present = keras.ops.where(present, keras.ops.ones_like(of), 0.0)
-                    present = keras.ops.reshape(present, shape)
-                    rows = keras.ops.where(present > 0, rows, 0.0)
-                    sums, counts = (
-                        keras.ops.sum(part, axis=1, keepdims=True) for part in (rows, present)
-                    )
-                    rows = sums / keras.ops.maximum(counts, 1.0)  # an empty mean is 0
-                elif not by_position:
-                    rows = keras.ops.mean(rows, axis=1, keepdims=True)
-                behaviours.append(rows)
-            return behaviours
-
-        self._compiled = tuple(masks)
-        self._compute: Callable = compiled_function(compute)
+    def _behaviours(self, x: Any) -> list[Any]:
+        """Return the behaviours that each need asks for, tensors."""
+        operations = {name for name, _ in self._masks} | set(filter(None, self._masks.values()))
+        values = self._im.compute(x, operations)
+        behaviours = []
+        for (name, by_position), mask in self._masks.items():
+            of = values[name]
+            # As (records, positions, channels).
+            inner = tuple(of.shape[1:]) or (1,)
+            shape = (-1, int(np.prod(inner[:-1])), inner[-1])
+            rows = keras.ops.reshape(of, shape)
+            if mask:
+                present = aligned_mask(values[mask], len(of.shape)) > 0
+                present = keras.ops.where(present, keras.ops.ones_like(of), 0.0)
+                present = keras.ops.reshape(present, shape)
+                rows = keras.ops.where(present > 0, rows, 0.0)
+                sums, counts = (
+                    keras.ops.sum(part, axis=1, keepdims=True) for part in (rows, present)
+                )
+                rows = sums / keras.ops.maximum(counts, 1.0)  # an empty mean is 0
+            elif not by_position:
+                rows = keras.ops.mean(rows, axis=1, keepdims=True)
+            behaviours.append(rows)
+        return behaviours
