@@ -41,8 +41,6 @@ def run_splitting(first: P, advance: Callable[[P], bool], workers: int) -> None:
 
     waiting = finish(first)
     workers = workers or available_cores()
-    while waiting and workers == 1:
-        waiting += finish(waiting.pop())
     if not waiting:
         return
     with ThreadPoolExecutor(workers) as pool:
