@@ -163,7 +163,9 @@ class Faces(Plane):
 
     @cached_property
     def _tree(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return mesh_queries.box_tree(self.vertices, self.start, self.loop)
+        corners, start = self.vertices[self.loop], self.start[:-1]
+        ends = np.minimum.reduceat(corners, start), np.maximum.reduceat(corners, start)
+        return mesh_queries.box_tree(np.hstack(ends))
 
 
 @dataclass(frozen=True, eq=False)

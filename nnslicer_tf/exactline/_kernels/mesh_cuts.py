@@ -333,29 +333,20 @@ def _cross(low, high, edge, group, changes, vertices, sizes):
 def _breaks_of(ring, winners):
     """Return the corners of a ring from which on another tap wins on the edges."""
     n = len(ring)
-    out = np.empty(n, np.int64)
-    common = winners[ring[0]] & winners[ring[1 % n]]
-    first = 1
-    while first < n:
-        following = common & winners[ring[first]] & winners[ring[(first + 1) % n]]
-        if following == _NONE:
-            break
-        common = following
-        first += 1
-    if first == n:
-        return out[:0]
-    out[0] = first
-    found = 1
-    common = winners[ring[first]] & winners[ring[(first + 1) % n]]
-    for step in range(1, n):
-        i = (first + step) % n
-        wins = winners[ring[i]] & winners[ring[(i + 1) % n]]
+    out, found = np.empty(n, np.int64), 0
+    common = ~_NONE
+    i, end = 0, n
+    while i < end:
+        wins = winners[ring[i % n]] & winners[ring[(i + 1) % n]]
         if common & wins == _NONE:
-            out[found] = i
+            if not found:  # from the first break once around
+                end = i + n
+            out[found] = i % n
             found += 1
             common = wins
         else:
             common &= wins
+        i += 1
     return out[:found]
 
 

@@ -17,21 +17,13 @@ def area(corners, xy):
 
 
 @compiled
-def box_tree(places, start, loop):
+def box_tree(face_boxes):
     """Return a tree of bounding boxes of faces: order of the faces, boxes, nodes.
 
-    `boxes[n]` is (smallest x and y, largest x and y); `nodes[n]` is the first child, whose sibling
+    A box is (smallest x and y, largest x and y); `nodes[n]` is the first child, whose sibling
     follows it, or -1, and the range of the node's faces in the order.
     """
-    faces = len(start) - 1
-    face_boxes = np.empty((faces, 4))
-    for f in range(faces):
-        x0 = y0 = np.inf
-        x1 = y1 = -np.inf
-        for c in range(start[f], start[f + 1]):
-            x, y = places[loop[c], 0], places[loop[c], 1]
-            x0, y0, x1, y1 = min(x0, x), min(y0, y), max(x1, x), max(y1, y)
-        face_boxes[f, 0], face_boxes[f, 1], face_boxes[f, 2], face_boxes[f, 3] = x0, y0, x1, y1
+    faces = len(face_boxes)
     order = np.arange(faces)
     boxes, nodes = np.empty((faces + 2, 4)), np.empty((faces + 2, 3), np.int64)
     nodes[0, 1], nodes[0, 2] = 0, faces
