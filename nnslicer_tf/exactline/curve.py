@@ -137,16 +137,15 @@ class CommonRows:
         self._curves = curves
         self._taps = taps
         self.lines = curves[0].lines
-        start, ratio, joined = curves[0].start, curves[0].ratio, taps[0]
-        if len(curves) > 1:  # all curves together, with consecutive positions
-            rows = np.cumsum([0, *(len(curve.ratio) for curve in curves)])
-            begins = [curve.start[:-1] + row for curve, row in zip(curves, rows, strict=False)]
-            start = np.concatenate([*begins, rows[-1:]])
-            ratio = np.concatenate([curve.ratio for curve in curves])
-            first = np.cumsum([0, *(curve.positions for curve in curves)])
-            tables = zip(taps, first, strict=False)
-            shifted = [np.where(table >= 0, table + position, -1) for table, position in tables]
-            joined = np.hstack(shifted, dtype=np.int32, casting="unsafe")
+        # All curves together, with consecutive positions.
+        rows = np.cumsum([0, *(len(curve.ratio) for curve in curves)])
+        begins = [curve.start[:-1] + row for curve, row in zip(curves, rows, strict=False)]
+        start = np.concatenate([*begins, rows[-1:]])
+        ratio = np.concatenate([curve.ratio for curve in curves])
+        first = np.cumsum([0, *(curve.positions for curve in curves)])
+        tables = zip(taps, first, strict=False)
+        shifted = [np.where(table >= 0, table + position, -1) for table, position in tables]
+        joined = np.hstack(shifted, dtype=np.int32, casting="unsafe")
         self.start, self.ratio = _kernels.common_rows(start, ratio, joined, self.lines, TOLERANCE)
 
     def __len__(self) -> int:
