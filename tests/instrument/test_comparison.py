@@ -182,5 +182,5 @@ def test_a_sum_that_is_nearly_zero_is_no_difference():
     theirs = np.array([[1.0], [2e-5], [-1.5], [0.8]])
     assert difference(theirs, theirs + 1.5e-8, 1e-5) < 1
     assert difference(theirs[1:2], theirs[1:2] + 1.5e-8, 1e-5) > 1
-    assert difference(theirs, theirs + [[0], [1e-4], [0], [0]], 1e-5) > 1
+    assert difference(theirs, theirs + np.array([[0], [1e-4], [0], [0]]), 1e-5) > 1
     assert difference(theirs, theirs * [[1.001], [1], [1], [1]], 1e-5) > 1
