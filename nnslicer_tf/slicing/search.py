@@ -5,8 +5,9 @@ effect first; effects are then estimated again (`rounds_of_ablation`). The effec
 absolute derivative of the answer's score with respect to its mask (see `Ablation.effects`). The
 sign is ignored: a slice chosen by sign could be made to give any answer.
 
-With `at_least`, donors are split into three sets. Effects are estimated with new donors of the
-first set in each round, the second decides on the size, and the third tests it.
+With `at_least`, donors are split into sets. Effects are estimated with new donors of the first set
+in each round, which also show where the answer is lost; sizes around that one are tested on donors
+of the last set, from large to small. A test stops as soon as it is decided (`looks_of`).
 
 A round costs one forward and one backward pass, about three forward passes; a sample takes some 60
 to 80, with several donors as many for each. Threads search for several samples in parallel.
@@ -22,7 +23,7 @@ import numpy as np
 from nnslicer_tf._numerics import largest, lower_bound
 from nnslicer_tf.instrument import Ablation
 from nnslicer_tf.slicing.answers import Answers
-from nnslicer_tf.slicing.donors import MIN_KEPT, Trial
+from nnslicer_tf.slicing.donors import DRAWN, MIN_KEPT, Trial, looks_of
 
 if TYPE_CHECKING:
     from nnslicer_tf.slicing.deciding import Requirements
@@ -47,10 +48,14 @@ _MAX_FAILURES = 2
 _GROWTH = 0.25  # of a slice that is not needed yet
 _BATCH = 256
 _ROUND = 3  # forward passes that a forward and a backward pass cost
-# With `at_least`: the share of a round's donors below which rounds end, and the sizes to test, as
-# multiples of the one that was chosen; for slices of classes, which are smaller, more before.
+# With `at_least`: the mask of all units in the first estimate, as effects in the whole network rank
+# badly; how many units a round keeps; the share of a round's donors at which rounds end; and the
+# sizes to test, as multiples of the last that kept the answer for all donors of its round; for
+# slices of classes, which are smaller, more before.
+_FIRST_MASK = 0.7
+_STEP_OF_DONORS = 0.5
 _LOST = 0.75
-_TESTED = (1.6, 1.25, 1.0, 0.85)
+_TESTED = (1.5, 1.0, 0.75, 0.6)
 _TESTED_BEFORE = (4.0, 2.5)
 
 
@@ -105,8 +110,8 @@ class Search:
 
     def rounds(
         self, answer: Any, counts: Sequence[int]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield the rounds of ablation: rows that keep the answer, units left, their effects.
+    ) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the rounds of ablation, with the rows that keep the answer; see the function.
 
         With new donors in each round, effects are mean squares: they are opposite for many donors.
         """
@@ -120,9 +125,8 @@ class Search:
             values, slopes = self.slopes(answer, np.tile(mask, (len(trial.index), 1)), trial)
             return self.kept_by(values, trial), np.square(slopes).mean(axis=0)
 
-        return rounds_of_ablation(
-            effects, self.model.units, counts, faded=_FADED if trials is None else 0.0
-        )
+        faded, first = (_FADED, 1.0) if trials is None else (0.0, _FIRST_MASK)
+        return rounds_of_ablation(effects, self.model.units, counts, faded, first)
 
     def keeps(self, members: np.ndarray) -> bool:
         """Whether the units keep the answers as required, for as many rows as they have to."""
@@ -151,26 +155,24 @@ class Search:
 
     def decide(self) -> None:
         """Find the smallest slice that keeps the answers; all units if there is none."""
+        if self.draw is not None and self.test is not None:
+            self.decide_by_tests(self.test)
+            return
         units, required = self.model.units, self.required
         self.empty = self.values(np.zeros(0, int))
         # Rounds of ablation, until the answer is lost for good, judged by the faded masks between.
-        counts = counts_left(units, () if self.draw else _FIRST_SHARES)
+        counts = counts_left(units)
         found: list[tuple[np.ndarray, np.ndarray]] = []
         failures = 0
-        for kept, members, sizes in self.rounds(self.targets[0], counts):
-            is_kept = kept.mean() >= (_LOST if self.draw else self.shares[0])
-            failures = 0 if is_kept else failures + 1
+        for kept, members, sizes, _ in self.rounds(self.targets[0], counts):
+            failures = 0 if kept.mean() >= self.shares[0] else failures + 1
             found.append((members, sizes))
             if failures == _MAX_FAILURES:
                 break
-        # The smallest that keeps the answer when the model is run; at worst, all units. Of shares
-        # of donors, which are noisy, the last before the first that is too low.
-        if self.draw:
-            last = next((i for i, (m, _) in enumerate(found[1:]) if not self.keeps(m)), -1)
-        else:
-            last = len(found) - 1
-            while last and not self.keeps(found[last][0]):
-                last -= 1
+        # The smallest that keeps the answer when the model is run; at worst, all units.
+        last = len(found) - 1
+        while last and not self.keeps(found[last][0]):
+            last -= 1
         ranked, sizes = found[last]
         best = ranked
         # Bisection between the smallest that keeps the answer and the next.
@@ -178,7 +180,7 @@ class Search:
             max([count for count in counts if count < len(best)], default=0),
             len(best),
             lambda count: self.keeps(_largest(ranked, sizes, count)),
-            steps=_BISECTIONS // 2 if self.draw else _BISECTIONS,
+            steps=_BISECTIONS,
         )
         best = _largest(ranked, sizes, size) if size < len(best) else best
         # Leave out single units while the answer is kept: some may speak against it.
@@ -195,25 +197,48 @@ class Search:
         reached = required.min_probability is None or len(best) < units
         whole = self.answers.full[self.samples[self.data.index]]
         self.kept = reached or self.enough(whole)
-        # Tests in an order that was fixed before, from large to small, up to the first that fails
-        # (fixed-sequence testing: so the bound holds for the last that passes). All units pass.
-        if self.test is not None:
-            self.members, self.is_minimal = np.arange(units), False
-            self.tested = self.answers.full[self.samples[self.test.index]]
-            for factor in (*(_TESTED_BEFORE if self.whole else ()), *_TESTED):
-                size = max(1, int(factor * len(best)))
-                if size >= units:
-                    continue
-                longer = ((m, s) for m, s in found[::-1] if len(m) >= size)
-                members = best if factor == 1 else _largest(*next(longer, found[0]), size)
-                values = self.values(members, trial=self.test)
-                rows = self.by_group(values, self.test)
-                bounds = [lower_bound(int(kept.sum()), len(kept)) for kept in rows]
-                levels = required.at_least or 0, 1 - required.at_most
-                if any(bound < level for bound, level in zip(bounds, levels, strict=False)):
-                    break
-                self.members, self.tested = members, values
-                self.is_minimal = required.minimal and factor == 1
+
+    def decide_by_tests(self, test: Trial) -> None:
+        """Find the smallest slice that passes a test on other samples; all units if none does.
+
+        Sizes are tested in an order that was fixed before, from large to small, up to the first
+        that fails (fixed-sequence testing: so the bound holds for the last that passes).
+        """
+        units, required = self.model.units, self.required
+        if len(self.samples) == 1 and not required.minimal:
+            self.data = self.data.part(np.arange(min(DRAWN, len(self.data.index))))
+        self.empty = self.values(np.zeros(0, int))
+        # Rounds, until some donors lose the answer; the first mask has only one, poor estimate.
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        before, size, is_kept = np.arange(units), units, True
+        counts = counts_left(units, (), _STEP_OF_DONORS)
+        for place, (kept, members, _, effects) in enumerate(self.rounds(self.targets[0], counts)):
+            is_kept &= place < 2 or bool(kept.all())
+            size = len(members) if is_kept else size
+            found.append((before, effects))
+            before = members
+            if place > 1 and kept.mean() <= _LOST:
+                break
+        # Slices of all sizes are nested: a round's effects also rank what it ablates.
+        tested = []
+        for factor in (*(_TESTED_BEFORE if self.whole else ()), *_TESTED):
+            count = max(1, min(int(factor * size), (size + units) // 2))
+            if count < min(map(len, tested), default=units):
+                ranked = next(pair for pair in found[::-1] if len(pair[0]) >= count)
+                tested.append(_largest(*ranked, count))
+            if required.minimal and factor == 1:
+                tested.append(self.without_spares(tested[-1] if tested else before))
+                break
+        self.members, self.kept, self.is_minimal = np.arange(units), True, False
+        self.tested = self.answers.full[self.samples[test.index]]
+        for members in tested:
+            passed = self.passed(members, test)
+            if passed is None:
+                break
+            self.members, (self.test, self.tested) = members, passed
+            self.is_minimal = required.minimal and members is tested[-1]
+        if required.min_probability is not None and len(self.members) == units:
+            self.kept = self.enough(self.answers.full[self.samples[self.data.index]])
         # The certificate of a class is of its own samples.
         if self.whole is not None and self.test is not None:
             own, others = self.by_group(self.tested, self.test)
@@ -230,6 +255,32 @@ class Search:
             self.data, self.draw, self.test, self.tested = self.whole, None, None, np.zeros(0)
             self.own, self.shares = sys.maxsize, (MIN_KEPT,)
             self.empty = self.values(np.zeros(0, int))
+
+    def passed(self, members: np.ndarray, test: Trial) -> tuple[Trial, np.ndarray] | None:
+        """Return the rows of a test that were run until it was passed, and their values, or None.
+
+        Own samples and others have a test each, and both must be passed.
+        """
+        levels, run = (self.required.at_least or 0, 1 - self.required.at_most), []
+        for group, level in zip(range(len(self.shares)), levels, strict=False):
+            rows = np.flatnonzero(test.counts & ((test.index >= self.own) == group))
+            looks = looks_of(len(rows), level)
+            if self.whole is None and len(self.samples) > 1:  # each sample has a column
+                looks = [len(rows)] * len(looks)
+            start = failures = 0
+            for allowed, end in enumerate(looks):
+                if end > start:
+                    part = test.part(rows[start:end])
+                    run.append((rows[start:end], self.values(members, trial=part)))
+                    failures += int((~self.kept_by(run[-1][1], part)).sum())
+                    start = end
+                if failures <= allowed:
+                    break
+                if failures >= len(looks):
+                    return None
+            if not looks:
+                return None
+        return test.part(np.concatenate([r for r, _ in run])), np.concatenate([v for _, v in run])
 
     def by_group(self, values: np.ndarray, trial: Trial) -> list[np.ndarray]:
         """Return which rows are kept, of own samples, and of others if there are."""
@@ -305,9 +356,9 @@ class Search:
         if any((met == answer).mean() > 0.5 for count, met in self.met if count <= size):
             return True
         other = replace(self, passes=0, met=[])
-        first = () if self.draw else _FIRST_SHARES
-        counts = [count for count in counts_left(self.model.units, first) if count > size] + [size]
-        *_, (_, members, _) = other.rounds(answer, counts)
+        how = ((), _STEP_OF_DONORS) if self.draw else ()
+        counts = [n for n in counts_left(self.model.units, *how) if n > size] + [size]
+        *_, (_, members, _, _) = other.rounds(answer, counts)
         return bool((self.answers.of(other.values(members)) == answer).mean() > 0.5)
 
     def certificate(self) -> dict[str, np.ndarray]:
@@ -396,7 +447,8 @@ def rounds_of_ablation(
     units: int,
     counts: Sequence[int],
     faded: float = _FADED,
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    first: float = 1.0,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Ablate units in rounds, those with the smallest effects first.
 
     A round fades the units that it would ablate, estimates effects again, and only then decides:
@@ -409,23 +461,25 @@ def rounds_of_ablation(
         units: Number of units.
         counts: How many are left after each round, descending.
         faded: Mask of the units that the round would ablate, while effects are estimated.
+        first: Mask of all units in the first estimate.
 
     Yields:
-        What the round's mask gives, the units left, and the sizes of their effects; first for the
-        whole model.
+        What the round's mask gives, the units left, the sizes of their effects, and of the effects
+        of all units that were left before; first for the whole model.
     """
     members, mask = np.arange(units), np.ones(units, np.float32)
-    given, memory = effects(mask)
-    yield given, members, np.abs(memory)
+    given, memory = effects(first * mask)
+    yield given, members, np.abs(memory), np.abs(memory)
     for count in counts:
         mask[members] = faded
         mask[_largest(members, np.abs(memory[members]), count)] = 1
         given, estimate = effects(mask)
         memory = _MEMORY * memory + estimate
         mask[members] = 0
-        members = _largest(members, np.abs(memory[members]), count)
+        before = np.abs(memory[members])
+        members = _largest(members, before, count)
         mask[members] = 1
-        yield given, members, np.abs(memory[members])
+        yield given, members, np.abs(memory[members]), before
 
 
 def smallest_count(
@@ -450,14 +504,16 @@ def smallest_count(
     return high
 
 
-def counts_left(units: int, first: Sequence[float] = _FIRST_SHARES) -> list[int]:
+def counts_left(
+    units: int, first: Sequence[float] = _FIRST_SHARES, step: float = _STEP
+) -> list[int]:
     """Return how many units are left after each round of a search, descending to almost none.
 
     Of many units, the `first` shares are taken in large steps.
     """
     shares = list(first if units >= _MANY_UNITS else ()) or [1.0]
     while shares[-1] * units >= 2 and shares[-1] > _MIN_SHARE:
-        shares.append(shares[-1] * (_STEP if shares[-1] > _SMALL_SHARE else _LAST_STEP))
+        shares.append(shares[-1] * (step if shares[-1] > _SMALL_SHARE else _LAST_STEP))
     counts = {max(1, int(share * units)) for share in shares}
     return sorted(counts - {units}, reverse=True)
 
