@@ -24,6 +24,7 @@ Arrays = dict[str, np.ndarray]
 _BATCH = 32
 _MAX_PATCHED = 64
 _CANDIDATES, _FINALISTS = 48, 12
+_RARE = 0.03  # share of the units
 _ADJUSTMENTS = (
     *((factor, b) for factor in (0.0, -1.0, -0.4, 0.4, 2.0) for b in (0.0, 1.0, -1.0, 3.0, -3.0)),
     *((0.98, b) for b in (1.0, -1.0, 3.0, -3.0, 9.0, -9.0)),
@@ -212,6 +213,9 @@ def adjustment(im: InstrumentedModel, runs: Runs, progress: bool = False) -> Sus
     scores[candidates[np.argsort(rough, kind="stable")]] = np.linspace(0.25, 0.5, len(candidates))
     exact = gains(candidates[best], np.arange(len(x)))
     scores[candidates[best]] = 0.5 + np.maximum(exact, 0)
+    # A sum that never changes does nothing: where such units are rare, they come first.
+    if len(always) <= max(1, _RARE * ablation.units):
+        scores[always[rough[: len(always)] > 0]] += 1
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
     for name, part in ablation.masks(scores.astype(np.float32)).items():
         neurons[name] = np.broadcast_to(part, im[name].shape).astype(np.float64)
