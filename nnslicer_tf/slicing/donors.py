@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -39,16 +40,14 @@ class Trial:
     counts: np.ndarray  # whether a row's donor is another sample
 
     def part(self, chosen: np.ndarray) -> "Trial":
-        """Return the chosen rows, each of which has one donor or the reference of all."""
-        rows = self.rows
+        """Return the chosen rows."""
 
         def of(values: Any) -> Any:
             return values if len(values) == 1 else ops.take(values, chosen, axis=0)
 
-        base, constants = ({n: of(v) for n, v in p.items()} for p in (rows.base, rows.constants))
-        inputs = [ops.take(x, chosen, axis=0) for x in rows.inputs]
-        fewer = replace(rows, inputs=inputs, base=base, constants=constants, samples=len(chosen))
-        return Trial(fewer, self.index[chosen], self.counts[chosen])
+        tensors = self.rows.inputs, self.rows.base, self.rows.constants
+        rows = Rows(*keras.tree.map_structure(of, tensors), len(chosen), 1)
+        return Trial(rows, self.index[chosen], self.counts[chosen])
 
 
 @dataclass(frozen=True)
@@ -215,33 +214,29 @@ def _split(count: int, rng: np.random.Generator) -> list[np.ndarray]:
 
 
 @lru_cache
-def looks_of(trials: int, level: float) -> list[int]:
-    """Return after how many trials a test passes that a share is at least `level`.
+def looks_of(trials: int, level: float) -> dict[int, int]:
+    """Return when a test of at most so many trials shows that a share is at least `level`.
 
-    Entry k: the trials, at most `trials`, after which it passes with up to k failures. With one
-    failure more than the last entry's it fails. For any share below `level` it passes with a
-    probability of at most 5 %: exactly, over all entries. After all trials it passes where the
-    lower bound of Clopper and Pearson reaches `level`; the entries before spend what their bound,
-    of whole numbers, leaves of the 5 %, each at most half of the rest. Empty if no outcome passes.
+    After how many trials → the failures with which it is passed then; empty if it cannot be. For
+    any smaller share it is passed with a probability of at most 5 % (exactly, over all looks).
+    After all trials it is passed where the lower bound of Clopper and Pearson reaches `level`. As
+    counts are whole numbers, this leaves some of the 5 %: looks before use up to half of the rest.
     """
     from scipy.stats import binom
 
-    rate, allowed = 1 - level, 0
-    counts = np.arange(trials + 1)
-    allowed = int((binom.cdf(counts, trials, rate) <= 1 - CONFIDENCE).sum()) - 1
-    rest = 1 - CONFIDENCE - binom.cdf(allowed, trials, rate)
-    # The probability of each number of failures of a test that has not been passed.
-    looks, states = [], np.eye(1, allowed + 1)[0] if allowed >= 0 else np.zeros(0)
+    rate, counts = 1 - level, np.arange(trials + 1)
+    chances = binom.cdf(counts, trials, rate)
+    allowed = int((chances <= 1 - CONFIDENCE).sum()) - 1
+    if allowed < 0:
+        return {}
+    looks, rest = {}, 1 - CONFIDENCE - chances[allowed]
+    states = np.eye(1, allowed + 1)[0]  # chances of so many failures in a test that goes on
     for done in range(1, trials):
-        if len(looks) >= allowed:
-            break
         states = states * level + np.append(0, states[:-1]) * rate
         now = len(looks)
-        # To pass now is an error more only where the test would have failed at the end.
-        failing = binom.sf(allowed - counts[: now + 1], trials - done, rate)
-        error = float(states[: now + 1] @ failing)
-        if error <= rest / 2:
-            looks.append(done)
-            rest -= error
+        # To pass now is an error more only where the test would fail in the end.
+        error = states[: now + 1] @ binom.sf(allowed - counts[: now + 1], trials - done, rate)
+        if now < allowed and error <= rest / 2:
+            looks[done], rest = now, rest - error
             states[: now + 1] = 0
-    return looks + [trials] * (allowed + 1 - len(looks))
+    return looks | {trials: allowed}

@@ -108,9 +108,7 @@ class Search:
         self.passes += _ROUND * len(trial.index)
         return self.model.slopes(mask, trial.rows, *self.answers.score(answer))
 
-    def rounds(
-        self, answer: Any, counts: Sequence[int]
-    ) -> Iterator[tuple[np.ndarray, ...]]:
+    def rounds(self, answer: Any, counts: Sequence[int]) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield the rounds of ablation, with the rows that keep the answer; see the function.
 
         With new donors in each round, effects are mean squares: they are opposite for many donors.
@@ -155,9 +153,32 @@ class Search:
 
     def decide(self) -> None:
         """Find the smallest slice that keeps the answers; all units if there is none."""
-        if self.draw is not None and self.test is not None:
+        if self.test is None:
+            self.decide_at_reference()
+        else:
             self.decide_by_tests(self.test)
-            return
+        # Where even the whole model misses `min_probability`, perhaps no slice reaches it.
+        whole = self.answers.full[self.samples[self.data.index]]
+        self.kept = len(self.members) < self.model.units or self.enough(whole)
+        # The certificate of a class is of its own samples.
+        if self.whole is not None and self.test is not None:
+            own, others = self.by_group(self.tested, self.test)
+            of_all = len(self.members) == self.model.units
+            self.bounds = {
+                "unseen samples": len(own),
+                "unseen kept": own.mean(),
+                "unseen bound": 1.0 if of_all else self.required.at_least,
+                "others": len(others),
+                "others claimed": 1 - others.mean(),
+                "claims bound": 0.0 if of_all else self.required.at_most,
+            }
+            self.samples, self.targets = self.samples[: self.own], self.targets[: self.own]
+            self.data, self.draw, self.test, self.tested = self.whole, None, None, np.zeros(0)
+            self.own, self.shares = sys.maxsize, (MIN_KEPT,)
+            self.empty = self.values(np.zeros(0, int))
+
+    def decide_at_reference(self) -> None:
+        """Find a slice that keeps the answers at the reference."""
         units, required = self.model.units, self.required
         self.empty = self.values(np.zeros(0, int))
         # Rounds of ablation, until the answer is lost for good, judged by the faded masks between.
@@ -192,11 +213,7 @@ class Search:
         if required.needed:
             smaller, best = best, self.until_needed(best)
             self.is_minimal &= len(best) == len(smaller)
-        # Where even the whole model misses `min_probability`, perhaps no slice reaches it.
         self.members = best
-        reached = required.min_probability is None or len(best) < units
-        whole = self.answers.full[self.samples[self.data.index]]
-        self.kept = reached or self.enough(whole)
 
     def decide_by_tests(self, test: Trial) -> None:
         """Find the smallest slice that passes a test on other samples; all units if none does.
@@ -204,13 +221,14 @@ class Search:
         Sizes are tested in an order that was fixed before, from large to small, up to the first
         that fails (fixed-sequence testing: so the bound holds for the last that passes).
         """
-        units, required = self.model.units, self.required
-        if len(self.samples) == 1 and not required.minimal:
+        units, minimal = self.model.units, self.required.minimal
+        if len(self.samples) == 1 and not minimal:
             self.data = self.data.part(np.arange(min(DRAWN, len(self.data.index))))
         self.empty = self.values(np.zeros(0, int))
-        # Rounds, until some donors lose the answer; the first mask has only one, poor estimate.
-        found: list[tuple[np.ndarray, np.ndarray]] = []
+        # Rounds, until some donors lose the answer; not at the first mask, of a single estimate.
+        # A round's effects also rank what it ablates, so slices of all sizes are nested.
         before, size, is_kept = np.arange(units), units, True
+        found: list[tuple[np.ndarray, np.ndarray]] = []
         counts = counts_left(units, (), _STEP_OF_DONORS)
         for place, (kept, members, _, effects) in enumerate(self.rounds(self.targets[0], counts)):
             is_kept &= place < 2 or bool(kept.all())
@@ -219,68 +237,45 @@ class Search:
             before = members
             if place > 1 and kept.mean() <= _LOST:
                 break
-        # Slices of all sizes are nested: a round's effects also rank what it ablates.
-        tested = []
+        slices: list[np.ndarray] = [np.arange(units)]
         for factor in (*(_TESTED_BEFORE if self.whole else ()), *_TESTED):
             count = max(1, min(int(factor * size), (size + units) // 2))
-            if count < min(map(len, tested), default=units):
+            if count < len(slices[-1]):
                 ranked = next(pair for pair in found[::-1] if len(pair[0]) >= count)
-                tested.append(_largest(*ranked, count))
-            if required.minimal and factor == 1:
-                tested.append(self.without_spares(tested[-1] if tested else before))
+                slices.append(_largest(*ranked, count))
+            if minimal and factor == 1:
+                slices.append(self.without_spares(slices[-1]))
                 break
-        self.members, self.kept, self.is_minimal = np.arange(units), True, False
-        self.tested = self.answers.full[self.samples[test.index]]
-        for members in tested:
+        self.members, self.tested = slices[0], self.answers.full[self.samples[test.index]]
+        for members in slices[1:]:
             passed = self.passed(members, test)
             if passed is None:
                 break
             self.members, (self.test, self.tested) = members, passed
-            self.is_minimal = required.minimal and members is tested[-1]
-        if required.min_probability is not None and len(self.members) == units:
-            self.kept = self.enough(self.answers.full[self.samples[self.data.index]])
-        # The certificate of a class is of its own samples.
-        if self.whole is not None and self.test is not None:
-            own, others = self.by_group(self.tested, self.test)
-            of_all = len(self.members) == units
-            self.bounds = {
-                "unseen samples": len(own),
-                "unseen kept": own.mean(),
-                "unseen bound": 1.0 if of_all else required.at_least,
-                "others": len(others),
-                "others claimed": 1 - others.mean(),
-                "claims bound": 0.0 if of_all else required.at_most,
-            }
-            self.samples, self.targets = self.samples[: self.own], self.targets[: self.own]
-            self.data, self.draw, self.test, self.tested = self.whole, None, None, np.zeros(0)
-            self.own, self.shares = sys.maxsize, (MIN_KEPT,)
-            self.empty = self.values(np.zeros(0, int))
+            self.is_minimal = minimal and members is slices[-1]
 
     def passed(self, members: np.ndarray, test: Trial) -> tuple[Trial, np.ndarray] | None:
-        """Return the rows of a test that were run until it was passed, and their values, or None.
+        """Return the rows that were run until a test was passed, and their values, or None.
 
         Own samples and others have a test each, and both must be passed.
         """
-        levels, run = (self.required.at_least or 0, 1 - self.required.at_most), []
+        found, levels = [], (self.required.at_least or 0, 1 - self.required.at_most)
         for group, level in zip(range(len(self.shares)), levels, strict=False):
             rows = np.flatnonzero(test.counts & ((test.index >= self.own) == group))
-            looks = looks_of(len(rows), level)
-            if self.whole is None and len(self.samples) > 1:  # each sample has a column
-                looks = [len(rows)] * len(looks)
-            start = failures = 0
-            for allowed, end in enumerate(looks):
-                if end > start:
-                    part = test.part(rows[start:end])
-                    run.append((rows[start:end], self.values(members, trial=part)))
-                    failures += int((~self.kept_by(run[-1][1], part)).sum())
-                    start = end
-                if failures <= allowed:
+            looks, start, failures = looks_of(len(rows), level), 0, 0
+            if len(self.samples) > 1:  # the certificate is of all
+                looks = dict([*looks.items()][-1:])
+            for end, allowed in looks.items():
+                part = test.part(rows[start:end])
+                found.append((rows[start:end], self.values(members, trial=part)))
+                failures += int((~self.kept_by(found[-1][1], part)).sum())
+                start = end
+                if failures <= allowed or failures > looks[len(rows)]:
                     break
-                if failures >= len(looks):
-                    return None
-            if not looks:
+            if not looks or failures > allowed:
                 return None
-        return test.part(np.concatenate([r for r, _ in run])), np.concatenate([v for _, v in run])
+        rows, values = map(np.concatenate, zip(*found, strict=True))
+        return test.part(rows), values
 
     def by_group(self, values: np.ndarray, trial: Trial) -> list[np.ndarray]:
         """Return which rows are kept, of own samples, and of others if there are."""
