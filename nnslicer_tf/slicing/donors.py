@@ -133,8 +133,8 @@ def donor_sets(
     if at_least is not None:
         background = im.check(reference.x) if isinstance(reference, Samples) else ()
         first, second, last = _split(len(background), rng)
-        tests = background[last] if given is None else given[rng.permutation(len(given))]
-        if not looks_of(len(tests), at_least) or len(first) < DRAWN:
+        count = len(last if given is None else given)
+        if not looks_of(count, at_least) or len(first) < DRAWN:
             least = int(np.ceil(np.log(1 - CONFIDENCE) / np.log(at_least)))
             raise InvalidArgumentError(
                 f"at_least={at_least:g} is tested on at least {least} other samples, half of the "
@@ -143,7 +143,8 @@ def donor_sets(
             )
         splits = range(DRAWN, len(first) - DRAWN + 1, DRAWN)
         return DonorSets(
-            Donors.of(model, tests),  # in random order: a test may end early
+            # In random order: a test may end early.
+            Donors.of(model, background[last] if given is None else given[rng.permutation(count)]),
             rounds=[Donors.of(model, background[part]) for part in np.split(first, splits)],
             choice=Donors.of(model, background[second]),
         )

@@ -221,17 +221,18 @@ class Search:
         Sizes are tested in an order that was fixed before, from large to small, up to the first
         that fails (fixed-sequence testing: so the bound holds for the last that passes).
         """
-        units, minimal = self.model.units, self.required.minimal
-        if len(self.samples) == 1 and not minimal:
+        units, minimal, is_single = self.model.units, self.required.minimal, len(self.samples) == 1
+        if is_single and not minimal:
             self.data = self.data.part(np.arange(min(DRAWN, len(self.data.index))))
         self.empty = self.values(np.zeros(0, int))
         # Rounds, until some donors lose the answer; not at the first mask, of a single estimate.
         # A round's effects also rank what it ablates, so slices of all sizes are nested.
         before, size, is_kept = np.arange(units), units, True
         found: list[tuple[np.ndarray, np.ndarray]] = []
-        counts = counts_left(units, (), _STEP_OF_DONORS)
+        counts = counts_left(units, (), _STEP_OF_DONORS if is_single else _STEP)
         for place, (kept, members, _, effects) in enumerate(self.rounds(self.targets[0], counts)):
-            is_kept &= place < 2 or bool(kept.all())
+            if place > 1 and is_kept:
+                is_kept = bool(kept.all()) if is_single else self.keeps(members)
             size = len(members) if is_kept else size
             found.append((before, effects))
             before = members
