@@ -45,9 +45,11 @@ class Trial:
         def of(values: Any) -> Any:
             return values if len(values) == 1 else ops.take(values, chosen, axis=0)
 
-        tensors = self.rows.inputs, self.rows.base, self.rows.constants
-        rows = Rows(*keras.tree.map_structure(of, tensors), len(chosen), 1)
-        return Trial(rows, self.index[chosen], self.counts[chosen])
+        rows = self.rows
+        tensors = keras.tree.map_structure(of, (rows.inputs, rows.base, rows.constants))
+        inputs, base, constants = tensors
+        fewer = Rows(inputs, base, constants, len(chosen), 1)
+        return Trial(fewer, self.index[chosen], self.counts[chosen])
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,8 @@ def looks_of(trials: int, level: float) -> dict[int, int]:
     allowed = int((chances <= 1 - CONFIDENCE).sum()) - 1
     if allowed < 0:
         return {}
-    looks, rest = {}, 1 - CONFIDENCE - chances[allowed]
+    looks: dict[int, int] = {}
+    rest = 1 - CONFIDENCE - chances[allowed]
     states = np.eye(1, allowed + 1)[0]  # chances of so many failures in a test that goes on
     for done in range(1, trials):
         states = states * level + np.append(0, states[:-1]) * rate
