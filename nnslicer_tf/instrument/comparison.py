@@ -142,9 +142,9 @@ def difference(
 ) -> float:
     """Return the largest difference between values `(samples, …)`, relative to allowed rounding.
 
-    Allowed are ten times `tolerance` of the value itself, and `tolerance` times the sample's largest
-    value, or times what that usually is (the median over samples) if it is more: a sum may be
-    nearly 0. The first `finite_rows` samples, by default all, must be finite at the same places.
+    Allowed are ten times `tolerance` of the value itself, and `tolerance` times the largest value
+    of the sample, or times what that usually is (the median over samples) if it is more: a sum may
+    be nearly 0. The first `finite_rows` samples, by default all, must be finite at the same places.
     """
     theirs, ours = (keras.ops.convert_to_numpy(v).astype(np.float64) for v in (expected, values))
     if ours.shape != theirs.shape:
