@@ -25,6 +25,11 @@ from nnslicer_tf.report.attributions import (
 from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
 
+_METHODS = {
+    "amounts": "Amounts: each value's change, carried through the network to the score (DeepLIFT).",
+    "Shapley values": "Shapley values: what a feature adds, on average over orders of features.",
+}
+
 
 def explanation_figure(one: Any) -> Figure:
     """Return a figure: the sample with its contributions, other methods, and the answers."""
@@ -34,9 +39,10 @@ def explanation_figure(one: Any) -> Figure:
 
 def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
     """Return the cells of the sample, its contributions and answers, and of other methods."""
-    maps, curves = {one.own_method: one.contributions}, []
+    own, score = f"contributions ({one.own_method})", f"the score of {one.question}"
+    maps, curves = {own: one.contributions}, []
     if one.comparison is not None:
-        maps = dict(one.comparison.values)
+        maps |= {n: v for n, v in one.comparison.values.items() if n != one.own_method}
         answer = one.question if one.target.label is None else f"probability of {one.question}"
         # The own method, the two best ones, and a random order, which comes last.
         best = one.comparison.to_frame()["method"][:2]
@@ -46,9 +52,10 @@ def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
             ("shown", one.comparison.insertion),
         ):
             drawn = {n: (of_methods[n].shares, of_methods[n].answers) for n in chosen}
+            drawn = {own if n == one.own_method else n: curve for n, curve in drawn.items()}
             curves.append(curve_cell(drawn, verb, answer))
     if one.background is not None and one.background.names:  # a table, whose columns have groups
-        panels = [_table_panel(one, maps)]
+        panels = [_table_panel(one, maps, score)]
     else:
         inputs = one.sample if isinstance(one.sample, Mapping) else {"": one.sample}
         panels = []
@@ -59,15 +66,65 @@ def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
             tokens = np.ravel(sample) if operation in one.token_inputs and sample.ndim < 2 else ()
             words = list(one.words if len(tokens) else ()) or [str(int(t)) for t in tokens]
             title = f"{name}: " if name else ""
-            panels.append(InputPanel(sample, of_input, title, one.means[operation], columns, words))
+            named = {"columns": columns, "words": words, "score": score}
+            panels.append(InputPanel(sample, of_input, title, one.means[operation], **named))
     first, others = [], curves
     for cells, rest in map(panel_cells, panels):
         first += cells
         others += rest
-    return [*first, answer_cell(one.to_frame().set_index("answer"))], others
+    return [*first, _answers(one)], others
 
 
-def _table_panel(one: Any, maps: Mapping[str, Any]) -> InputPanel:
+def _answers(one: Any) -> Cell:
+    """Return the cell of the answers with a slice and without it: the decisive one, if any."""
+    found = one.decisive if one.contrast is None else one.contrast
+    rows: dict[str, tuple[float, str]] = {}
+    if found is None:
+        label, many = one.target.label, len(one.slice.to_vector())
+        answers = {"whole model": one.whole, "slice alone": one.kept}
+        for title, values in {**answers, "without the slice": one.removed}.items():
+            value, text = float(values[label or 0]), f"{values[0]:.4g}"
+            if label is not None:
+                leading = int(values.argmax())
+                other = "" if leading == label else f"{one.name(label)}: "
+                text = f"answers {one.name(leading)} ({other}{value:.1%})"
+            rows[title] = value, text
+        what = "value" if label is None else f"probability of {one.name(label)}"
+        share = np.count_nonzero(one.slice.to_vector()) / many
+        return answer_cell(rows, what, f"slice by counts: {share:.1%} of the synapses")
+
+    row = {name: column[0] for name, column in found.certificate.items()}
+    labels, number = found.info["names"], found.info["number"]
+
+    def named(answer: Any) -> str:
+        if number:
+            return f"{answer:.4g}"
+        if found.info["kind"] != "binary":
+            return str(one.name(int(answer)))
+        is_not = len(labels) == 1 and not answer
+        return ("not " if is_not else "") + one.name(labels[0 if answer or is_not else 1])
+
+    own = named(row["answer"])
+    for title, which in (
+        *(("whole model", ""), ("slice alone", " with slice alone")),
+        *(("without the slice", " with slice removed"), ("nothing active", None)),
+    ):
+        answer = row["empty answer" if which is None else f"answer{which}"]
+        value = float(row[f"probability{' of empty answer' if which is None else which}"])
+        other = "" if answer == row["answer"] or which is None else f"{own}: "
+        text = f"answers {named(answer)} ({other}{value:.1%})"
+        if number:
+            value, text = float(answer), named(answer)
+        elif which is None and answer != row["answer"]:
+            value = np.nan  # it is that of another answer
+        rows[title] = value, text
+    against = f" rather than {named(1 - row['answer'])}" if len(labels) == 2 else ""
+    what = "value" if number else f"probability of {own}{against}"
+    title = f"decisive slice: {row['size']:,} synapses ({row['share']:.1%})"
+    return answer_cell(rows, what, title)
+
+
+def _table_panel(one: Any, maps: Mapping[str, Any], score: str) -> InputPanel:
     """Return the panel of a table's features: a column, or a group of columns, in each line."""
     background = one.background
     labels = background.to_frame().sort_index()
@@ -83,7 +140,7 @@ def _table_panel(one: Any, maps: Mapping[str, Any]) -> InputPanel:
         for method, values in maps.items()
     }
     names = [f"{name} = {value}" for name, value in zip(labels.feature, labels.value, strict=True)]
-    return InputPanel(background.values, by_feature, "", labels=names)
+    return InputPanel(background.values, by_feature, "", labels=names, score=score)
 
 
 def save_explanation(one: Any, path: str | os.PathLike) -> None:
@@ -93,7 +150,7 @@ def save_explanation(one: Any, path: str | os.PathLike) -> None:
         save_figure(explanation_figure(one), path)
     elif path.suffix == ".html":
         with tempfile.TemporaryDirectory() as folder:
-            page = Page(f"Why {one.question}?", _blocks(one, Path(folder)))
+            page = Page(f"Why {one.question}?", _blocks(one, Path(folder), ".svg"))
             text = page.html(folder)
         with atomic_path(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -106,26 +163,34 @@ def save_explanation(one: Any, path: str | os.PathLike) -> None:
 def explanation_html(one: Any) -> str:
     """Return an explanation as HTML, for notebooks."""
     with tempfile.TemporaryDirectory() as folder:
-        return "\n".join(block.html(Path(folder)) for block in _blocks(one, Path(folder)))
+        return "\n".join(block.html(Path(folder)) for block in _blocks(one, Path(folder), ".png"))
 
 
-def _blocks(one: Any, folder: Path) -> list[Any]:
-    """Return the blocks of a page; the pictures are written to a folder."""
+def _blocks(one: Any, folder: Path, kind: str) -> list[Any]:
+    """Return the blocks of a page; the pictures, of a kind, are written to a folder."""
     answer, *rest = map(Text, one.summary().splitlines())
     first, others = _cells(one)
+    against = "the mean of the profiled data"
+    if one.background is not None:
+        against = f"{len(one.background.by_row)} other samples"
     blocks: list[Any] = [
         answer,
-        *_pictures(first, folder, "first"),
-        Text("Blue features raise the answer's score, red ones lower it."),
+        *_pictures(first, folder, f"first{{}}{kind}"),
+        Text(
+            f"Blue raises the score of {one.question}, red lowers it, compared with "
+            f"{against}. {_METHODS[one.own_method]}"
+        ),
     ]
     blocks += rest
     if one.background is not None and one.background.names:
         title = f"Contributions against {len(one.background.by_row)} background rows"
         blocks.append(Table(one.background.to_frame(), title))
-    blocks += [Heading("What is left"), Table(one.to_frame(), "Answers")]
     slices = {one.question: one.contrast, "the answer": one.decisive}
     certificates = {name: d.to_frame() for name, d in slices.items() if d is not None}
-    if certificates:
+    blocks.append(Heading("What is left"))
+    if not certificates:
+        blocks.append(Table(one.to_frame(), "Answers with the slice by counts, and without it"))
+    else:
         frame = pd.concat(certificates, names=["decisive slice for"]).drop(columns="sample")
         certificate = frame.droplevel(1).T.rename_axis("certificate").reset_index()
         blocks.append(Table(certificate, "Certificates of decisive slices", longest=12))
@@ -142,7 +207,7 @@ def _blocks(one: Any, folder: Path) -> list[Any]:
     if one.comparison is not None:
         blocks += [
             Heading("Other methods"),
-            *_pictures(others, folder, "other"),
+            *_pictures(others, folder, f"other{{}}{kind}"),
             Table(one.comparison.to_frame(), "Areas under the curves"),
             *(Text(f"{name}: {why}") for name, why in one.comparison.left_out.items()),
         ]
@@ -151,7 +216,7 @@ def _blocks(one: Any, folder: Path) -> list[Any]:
 
 def _pictures(cells: Sequence[Cell], folder: Path, name: str) -> list[Picture]:
     """Return a picture of each cell, as wide as a phone at most; written to a folder."""
-    paths = [folder / f"{name}{i}.png" for i in range(len(cells))]
+    paths = [folder / name.format(i) for i in range(len(cells))]
     for cell, path in zip(cells, paths, strict=True):
         save_cell(cell, path)
     width = round(100 * WIDTH)

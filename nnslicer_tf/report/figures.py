@@ -97,7 +97,5 @@ def overlay(values: np.ndarray, light: np.ndarray | None = None) -> np.ndarray:
     at = (values > 0).astype(int)
     sheet = np.zeros((*values.shape, 4))
     sheet[..., :3] = ((1 - share) * np.array(dark)[at] + share * np.array(bright)[at]) / 255
-    least = 0.0 if light is None else 0.2
-    strength = least + (0.9 - least) * np.abs(values) / (np.abs(values).max(initial=0) or 1.0)
-    sheet[..., 3] = np.where(values == 0, 0.0, strength)
+    sheet[..., 3] = 0.9 * np.abs(values) / (np.abs(values).max(initial=0) or 1.0)
     return sheet

@@ -17,6 +17,7 @@ import pandas as pd
 from nnslicer_tf._checks import counted
 from nnslicer_tf._tables import html_frame
 
+INK = "#1d1f23"  # the colour of an SVG's text and lines, in place of which a page has its own
 Block = Any  # A part of a page: its method `html(folder)` returns HTML for a page in a folder
 
 
@@ -70,7 +71,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file, embedded."""
+    """A PNG or SVG file, embedded; text of an SVG has the page's colour."""
 
     path: Path
     caption: str
@@ -84,6 +85,9 @@ class Picture:
         style = f"display:inline-block;vertical-align:top;width:{self.width}px;max-width:100%"
         width = f' style="{style}"' if self.width else ""
         image_tag = f'<img alt="{caption}" src="{source}"{width}>'
+        if self.path.suffix == ".svg":
+            text = self.path.read_text(encoding="utf-8").replace(INK, "currentColor")
+            image_tag = text[text.index("<svg") :]
         return f"<figure{width}>{image_tag}<figcaption>{caption}</figcaption></figure>"
 
 

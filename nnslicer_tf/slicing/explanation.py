@@ -289,9 +289,12 @@ class Explanation(ShownAsTable):
             f"The slice by counts for {what} has {np.count_nonzero(synapses):,} of "
             f"{counted(len(synapses), 'synapse')} ({(synapses != 0).mean():.1%}), "
             f"at θ = {self.slice.info.get('theta')}.",
-            f"With only the slice active the model answers {said(self.kept)}; with the slice "
-            f"removed, {said(self.removed)}. Inactive synapses contribute their mean values.",
         ]
+        if not found:  # one certificate is enough
+            lines.append(
+                f"With only the slice active the model answers {said(self.kept)}; with the slice "
+                f"removed, {said(self.removed)}. Inactive synapses contribute their mean values."
+            )
         if self.finding:
             lines.append(self.finding)
         if self.frequencies is not None:
