@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf._checks import as_array, check_name, counted
-from nnslicer_tf._environment import progress_bar, track
+from nnslicer_tf._environment import track, waiting
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
 from nnslicer_tf.attributions.background import (
     DEEPLIFT,
@@ -131,7 +131,7 @@ class Explainer:
         _check_words(words, [np.ravel(values[name]) for name in tokens])
 
         # The contributions; the slice, alone and removed.
-        with progress_bar("Contributions", 1, slicer.progress):
+        with waiting("Contributions", slicer.progress):
             against = _against(slicer, batch, chosen, columns, background, groups)
             contributions = deeplift(im, sample, means, chosen) if against is None else None
         faint = ""
@@ -426,7 +426,8 @@ def compare_methods(
     over: dict[str, Any] = {}
     if background is not None and background.names:
         over = {"rows": background.rows, "features": background.features}
-    deletion, insertion = metrics.curves(im, sample, baseline, target, judged, **over)
+    with waiting("Curves", progress):
+        deletion, insertion = metrics.curves(im, sample, baseline, target, judged, **over)
     return Comparison(values, deletion, insertion, left_out)
 
 
