@@ -80,48 +80,40 @@ def _answers(one: Any) -> Cell:
     found = one.decisive if one.contrast is None else one.contrast
     rows: dict[str, tuple[float, str]] = {}
     if found is None:
-        label, many = one.target.label, len(one.slice.to_vector())
-        answers = {"whole model": one.whole, "slice alone": one.kept}
-        for title, values in {**answers, "without the slice": one.removed}.items():
-            value, text = float(values[label or 0]), f"{values[0]:.4g}"
-            if label is not None:
-                leading = int(values.argmax())
-                other = "" if leading == label else f"{one.name(label)}: "
-                text = f"answers {one.name(leading)} ({other}{value:.1%})"
-            rows[title] = value, text
-        what = "value" if label is None else f"probability of {one.name(label)}"
-        share = np.count_nonzero(one.slice.to_vector()) / many
+        name, *values = one.to_frame().iloc[0]
+        for title, value in zip(one.to_frame().columns[1:], values, strict=True):
+            rows[title] = value, f"{value:.4g}" if one.target.label is None else f"{value:.1%}"
+        what = "value" if one.target.label is None else f"probability of {name}"
+        share = (one.slice.to_vector() != 0).mean()
         return answer_cell(rows, what, f"slice by counts: {share:.1%} of the synapses")
 
     row = {name: column[0] for name, column in found.certificate.items()}
-    labels, number = found.info["names"], found.info["number"]
+    number, classes = found.info["number"], found.info["kind"] == "class"
 
     def named(answer: Any) -> str:
         if number:
             return f"{answer:.4g}"
-        if found.info["kind"] != "binary":
-            return str(one.name(int(answer)))
-        is_not = len(labels) == 1 and not answer
-        return ("not " if is_not else "") + one.name(labels[0 if answer or is_not else 1])
+        if one.contrast is not None:
+            return str(one.question.split(" rather than ")[0 if answer else 1])
+        label = int(answer) if classes else found.info["names"][0]
+        return ("" if answer or classes else "not ") + one.name(label)
 
     own = named(row["answer"])
-    for title, which in (
-        *(("whole model", ""), ("slice alone", " with slice alone")),
-        *(("without the slice", " with slice removed"), ("nothing active", None)),
-    ):
-        answer = row["empty answer" if which is None else f"answer{which}"]
-        value = float(row[f"probability{' of empty answer' if which is None else which}"])
-        other = "" if answer == row["answer"] or which is None else f"{own}: "
-        text = f"answers {named(answer)} ({other}{value:.1%})"
+    for title, which in (("whole model", ""), ("slice alone", "alone"), ("without it", "removed")):
+        which = which and f" with slice {which}"
+        answer, value = row[f"answer{which}"], row[f"probability{which}"]
+        other = "" if answer == row["answer"] else f"{own}: "
+        rows[title] = value, f"answers {named(answer)} ({other}{value:.1%})"
         if number:
-            value, text = float(answer), named(answer)
-        elif which is None and answer != row["answer"]:
-            value = np.nan  # it is that of another answer
-        rows[title] = value, text
-    against = f" rather than {named(1 - row['answer'])}" if len(labels) == 2 else ""
-    what = "value" if number else f"probability of {own}{against}"
+            rows[title] = answer, named(answer)
+    empty, value = row["empty answer"], row["probability of empty answer"]
+    rows["nothing active"] = np.nan, f"answers {named(empty)} ({value:.1%})"
+    if number or empty == row["answer"]:
+        value = empty if number else value
+        rows["nothing active"] = value, named(empty) if number else rows["nothing active"][1]
+    against = "" if one.contrast is None else f" rather than {named(1 - row['answer'])}"
     title = f"decisive slice: {row['size']:,} synapses ({row['share']:.1%})"
-    return answer_cell(rows, what, title)
+    return answer_cell(rows, "value" if number else f"probability of {own}{against}", title)
 
 
 def _table_panel(one: Any, maps: Mapping[str, Any], score: str) -> InputPanel:

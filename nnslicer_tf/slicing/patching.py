@@ -106,7 +106,7 @@ class Patching(ShownAsTable):
             ax.set_xticks(range(grid.shape[1]), list(map(str, shown)))
             ax.tick_params("x", rotation=45 if len(labels) else 0)
         part = " and ".join(keys) or "operation"
-        ax.set_title(f"one {part} of the {other} run at a time, in the {run} run", fontsize=10)
+        ax.set_title(f"{other} values in the {run} run, one {part} at a time", fontsize=10)
         return ax
 
 
