@@ -7,7 +7,6 @@ and have one row in all panels; a signal is a line in front of its attributions.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from textwrap import fill
 from typing import Any
 
@@ -47,10 +46,8 @@ class InputPanel:
     # method → attributions, of the sample's shape; the first one decides the order
     maps: Mapping[str, np.ndarray]
     title: str  # before each method's name; "" for the only input
-    usual: np.ndarray | None = None  # the input's mean over data, shown with a table's values
-    columns: Sequence[str] = ()  # a table's; indices by default
     words: Sequence[str] = ()  # of a sentence, or its tokens
-    labels: Sequence[str] = ()  # of a table's lines, in place of its columns and values
+    labels: Sequence[str] = ()  # of a table's lines; indices by default
     score: str = "the score"  # what attributions raise and lower
 
 
@@ -84,12 +81,12 @@ def cell_figure(cells: Sequence[Cell], title: str = "") -> Figure:
     return figure
 
 
-def save_cell(cell: Cell, path: Path) -> None:
-    """Write a cell as a picture of its own; SVG is for pages, light or dark."""
-    with rc_context(ON_PAGE if path.suffix == ".svg" else TEXT):
+def cell_bytes(cell: Cell, kind: str) -> bytes:
+    """Return a cell as a picture of its own, "png", or "svg" for a page, light or dark."""
+    with rc_context(ON_PAGE if kind == "svg" else TEXT):
         figure = Figure(figsize=(WIDTH, cell.height), layout="constrained")
         cell.draw(figure.subplots())
-        figures.save_figure(figure, path, dpi=200)
+        return figures.figure_bytes(figure, kind, dpi=200)
 
 
 def panel_cells(panel: InputPanel) -> tuple[list[Cell], list[Cell]]:
@@ -119,7 +116,7 @@ def answer_cell(rows: Mapping[str, tuple[float, str]], what: str, title: str) ->
         ax.barh(list(rows), values, 0.6, color=figures.BLUE)
         for place, (value, (_, text)) in enumerate(zip(values, rows.values(), strict=True)):
             fits = value > 0.6 * high  # into the bar
-            options = {"ha": "right" if fits else "left", "va": "center"}
+            options: Any = {"ha": "right" if fits else "left", "va": "center"}
             options["color"] = "white" if fits else rcParams["text.color"]
             offset = (-3 if fits else 3, 0)
             ax.annotate(text, (max(value, 0), place), offset, textcoords="offset points", **options)
@@ -148,14 +145,7 @@ def _draw_bars(panel: InputPanel, method: str, ax: Axes) -> None:
     """Draw a table's columns, in the order of the first method, the largest at the top."""
     first = next(iter(panel.maps.values())).ravel()
     shown = np.argsort(-np.abs(first), kind="stable")[:MAX_COLUMNS]
-    labels = []
-    for k in shown:
-        if panel.labels:
-            labels.append(panel.labels[k])
-            continue
-        name = panel.columns[k] if len(panel.columns) else str(k)
-        usual = "" if panel.usual is None else f" (mean {panel.usual.ravel()[k]:.3g})"
-        labels.append(f"{name} = {panel.sample.ravel()[k]:.3g}{usual}")
+    labels = [panel.labels[k] if panel.labels else str(k) for k in shown]
     of_shown = panel.maps[method].ravel()[shown]
     colours = np.where(of_shown[:, None] > 0, figures.POSITIVE, figures.NEGATIVE) / 255
     ax.barh(np.arange(len(shown)), of_shown, color=colours)
@@ -163,9 +153,8 @@ def _draw_bars(panel: InputPanel, method: str, ax: Axes) -> None:
     ax.set_yticks(np.arange(len(shown)), labels)
     ax.set_ylim(len(shown) - 0.5, -0.5)
     rest = first.size - len(shown)
-    ax.set_xlabel(
-        f"− lowers, + raises {panel.score}" + (f"; {rest} smaller ones not shown" if rest else "")
-    )
+    more = f"; {rest} smaller ones not shown" if rest else ""
+    ax.set_xlabel(f"lowers or raises {panel.score}{more}", loc="right")
     ax.set_title(f"{panel.title}{method}", loc="right")  # above the names, too
 
 

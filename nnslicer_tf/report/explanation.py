@@ -1,7 +1,6 @@
 """The page and the picture of an `Explanation`."""
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from nnslicer_tf.report.attributions import (
     Cell,
     InputPanel,
     answer_cell,
+    cell_bytes,
     cell_figure,
     curve_cell,
     panel_cells,
-    save_cell,
 )
 from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
@@ -62,12 +61,13 @@ def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
         for name, sample in inputs.items():
             of_input = {m: v[name] if name else v for m, v in maps.items()}
             operation = name or next(iter(one.means))
-            columns = one.columns if len(one.columns) == np.size(sample) else ()
             tokens = np.ravel(sample) if operation in one.token_inputs and sample.ndim < 2 else ()
             words = list(one.words if len(tokens) else ()) or [str(int(t)) for t in tokens]
             title = f"{name}: " if name else ""
-            named = {"columns": columns, "words": words, "score": score}
-            panels.append(InputPanel(sample, of_input, title, one.means[operation], **named))
+            columns = one.columns if len(one.columns) == np.size(sample) else range(np.size(sample))
+            values = zip(columns, np.ravel(sample), one.means[operation].ravel(), strict=False)
+            labels = [f"{c} = {v:.3g} (mean {m:.3g})" for c, v, m in values if np.ndim(sample) == 1]
+            panels.append(InputPanel(sample, of_input, title, words, labels, score))
     first, others = [], curves
     for cells, rest in map(panel_cells, panels):
         first += cells
@@ -141,9 +141,7 @@ def save_explanation(one: Any, path: str | os.PathLike) -> None:
     if path.suffix in (".png", ".pdf", ".svg"):
         save_figure(explanation_figure(one), path)
     elif path.suffix == ".html":
-        with tempfile.TemporaryDirectory() as folder:
-            page = Page(f"Why {one.question}?", _blocks(one, Path(folder), ".svg"))
-            text = page.html(folder)
+        text = Page(f"Why {one.question}?", _blocks(one, "svg")).html(path.parent)
         with atomic_path(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     else:
@@ -154,12 +152,11 @@ def save_explanation(one: Any, path: str | os.PathLike) -> None:
 
 def explanation_html(one: Any) -> str:
     """Return an explanation as HTML, for notebooks."""
-    with tempfile.TemporaryDirectory() as folder:
-        return "\n".join(block.html(Path(folder)) for block in _blocks(one, Path(folder), ".png"))
+    return "\n".join(block.html(Path()) for block in _blocks(one, "png"))
 
 
-def _blocks(one: Any, folder: Path, kind: str) -> list[Any]:
-    """Return the blocks of a page; the pictures, of a kind, are written to a folder."""
+def _blocks(one: Any, kind: str) -> list[Any]:
+    """Return the blocks of a page, with pictures of a kind."""
     answer, *rest = map(Text, one.summary().splitlines())
     first, others = _cells(one)
     against = "the mean of the profiled data"
@@ -167,7 +164,7 @@ def _blocks(one: Any, folder: Path, kind: str) -> list[Any]:
         against = f"{len(one.background.by_row)} other samples"
     blocks: list[Any] = [
         answer,
-        *_pictures(first, folder, f"first{{}}{kind}"),
+        *_pictures(first, kind),
         Text(
             f"Blue raises the score of {one.question}, red lowers it, compared with "
             f"{against}. {_METHODS[one.own_method]}"
@@ -199,17 +196,14 @@ def _blocks(one: Any, folder: Path, kind: str) -> list[Any]:
     if one.comparison is not None:
         blocks += [
             Heading("Other methods"),
-            *_pictures(others, folder, f"other{{}}{kind}"),
+            *_pictures(others, kind),
             Table(one.comparison.to_frame(), "Areas under the curves"),
             *(Text(f"{name}: {why}") for name, why in one.comparison.left_out.items()),
         ]
     return blocks
 
 
-def _pictures(cells: Sequence[Cell], folder: Path, name: str) -> list[Picture]:
-    """Return a picture of each cell, as wide as a phone at most; written to a folder."""
-    paths = [folder / name.format(i) for i in range(len(cells))]
-    for cell, path in zip(cells, paths, strict=True):
-        save_cell(cell, path)
+def _pictures(cells: Sequence[Cell], kind: str) -> list[Picture]:
+    """Return a picture of each cell, as wide as a phone at most."""
     width = round(100 * WIDTH)
-    return [Picture(path, cell.caption, width) for cell, path in zip(cells, paths, strict=True)]
+    return [Picture(cell_bytes(cell, kind), cell.caption, width) for cell in cells]

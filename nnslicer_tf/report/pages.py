@@ -71,23 +71,25 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG or SVG file, embedded; text of an SVG has the page's colour."""
+    """A PNG or SVG, embedded, from a file or as bytes; text of an SVG has the page's colour."""
 
-    path: Path
+    path: Path | bytes
     caption: str
     width: int = 0  # in pixels of the page; 0 for that of the file
 
     def html(self, folder: Path) -> str:
         """Return the picture itself."""
         caption = escape(self.caption)
-        source = f"data:image/png;base64,{base64.b64encode(self.path.read_bytes()).decode()}"
+        content = self.path if isinstance(self.path, bytes) else self.path.read_bytes()
         # Pictures of a given width stand side by side, or below each other on a narrow page.
         style = f"display:inline-block;vertical-align:top;width:{self.width}px;max-width:100%"
         width = f' style="{style}"' if self.width else ""
-        image_tag = f'<img alt="{caption}" src="{source}"{width}>'
-        if self.path.suffix == ".svg":
-            text = self.path.read_text(encoding="utf-8").replace(INK, "currentColor")
+        if content.startswith(b"<?xml"):
+            text = content.decode().replace(INK, "currentColor")
             image_tag = text[text.index("<svg") :]
+        else:
+            source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+            image_tag = f'<img alt="{caption}" src="{source}"{width}>'
         return f"<figure{width}>{image_tag}<figcaption>{caption}</figcaption></figure>"
 
 

@@ -155,17 +155,14 @@ class Explainer:
         frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
 
         def amounts() -> Slice:
-            neurons: dict[str, Any] = {}
-            synapses: dict[str, Any] = {}
+            parts: list[tuple[float, Slice]] = []
             for group, sign in ((chosen.neurons, 1), (chosen.against, -1)):
-                if not group:
-                    continue
-                total = sliced(slicer.by_amounts, {chosen.operation: list(group)})
-                factor = sign * chosen.sign / len(group)
-                for sums, arrays in ((neurons, total.neurons), (synapses, total.synapses)):
-                    for name, array in arrays.items():
-                        sums[name] = sums.get(name, 0) + factor * array
-            return Slice(neurons, synapses, total.info)
+                if group:
+                    one = sliced(slicer.by_amounts, {chosen.operation: list(group)})
+                    parts.append((sign * chosen.sign / len(group), one))
+            neurons: Any = {n: sum(f * p.neurons[n] for f, p in parts) for n in one.neurons}
+            synapses: Any = {n: sum(f * p.synapses[n] for f, p in parts) for n in one.synapses}
+            return Slice(neurons, synapses, one.info)
 
         # What was assumed about the outputs, and why the slice is empty or nearly complete.
         remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""

@@ -948,7 +948,7 @@ class Explorer {
       `Model ${model.name}`,
       exhibit.theta === null ? null : `θ = ${exhibit.theta}`,
       exhibit.level ? `decisive slice of ${this.one.unit}` : `granularity: ${exhibit.granularity}`,
-      exhibit.outputs ? `outputs: ${exhibit.outputs}` : null,
+      exhibit.outputs && !exhibit.outputs.startsWith("{") ? `outputs: ${exhibit.outputs}` : null,
       exhibit.relativeTo === "output" ? null : `relative to: ${exhibit.relativeTo}`,
       exhibit.rectify === "sign" ? null : `rectify: ${exhibit.rectify}`,
     ];
@@ -1692,10 +1692,12 @@ class Explorer {
     const others = exhibits.map((other, i) => ({ exhibit: i, part, other })).filter((one) =>
       one.exhibit !== exhibit && one.other.parts.length === own.parts.length
       && (one.other.model !== own.model || one.other.parts[part].row === own.parts[part].row));
+    const asked = new Set([this.question(this.left), null]); // a question stands for one slice
     const options = others.map(({ other, ...place }) => {
-      const asked = this.question(place);
-      const isNew = asked && asked !== this.question(this.left);
-      return [isNew ? asked : other.name, place];
+      const question = this.question(place);
+      const isNew = !asked.has(question);
+      asked.add(question);
+      return [isNew ? question : other.name, place];
     });
     if (own.each && own.parts.length > 1) {
       const next = (part + 1) % own.parts.length;
