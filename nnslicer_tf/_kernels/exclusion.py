@@ -16,7 +16,7 @@ remainder is below the threshold. So only one magnitude has to be found, the *bo
 A sum has `size` local values v, float32, zero-padded to a whole vector. `total` is their sum in
 float64, `magnitudes` that of their magnitudes in float32, and the threshold is θ·|y|. Everything is
 inlined into one kernel, and works on pointers (see `vectors`) without allocation.
-benchmarks/README.md lists rejected alternatives.
+benchmarks/kernels.md lists rejected alternatives.
 """
 
 from collections import namedtuple

@@ -257,6 +257,7 @@ def slice_(
             max_share=max_share,
             minimal=minimal,
             needed=needed,
+            folder=checkpoint,
         )
     elif each:
         result = slicer.slice_each(x, chosen, folder=checkpoint)

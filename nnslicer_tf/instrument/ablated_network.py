@@ -20,7 +20,7 @@ from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.backend import compiled_function, value_and_product
 from nnslicer_tf.instrument.copies import examples
 from nnslicer_tf.instrument.expansion import moved
-from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS, LEVELS
+from nnslicer_tf.instrument.layout import LEVELS
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.operations import Lookup, Operation, Synapses
 from nnslicer_tf.instrument.recurrence import (
@@ -523,9 +523,8 @@ def _weighted(params: Synapses, x: Any, mask: Any) -> Any:
     kernel = ops.cast(params.variable(), "float32")
     if mask.shape[0] == 1:
         return params.apply(x, kernel * ops.squeeze(mask, 0))
-    if len(params.shape) == 2 and not params.order and params.axes == INPUTS_OUTPUTS:
-        flat = ops.reshape(x, (-1, int(np.prod(x.shape[1:-1])), x.shape[-1]))
-        return ops.reshape(ops.matmul(flat, kernel * mask), (-1, *x.shape[1:-1], params.shape[-1]))
+    if params.by_rows is not None:
+        return params.by_rows(x, kernel * mask)
     return _map_rows(lambda one, value: params.apply(value, kernel * one), mask, x)
 
 

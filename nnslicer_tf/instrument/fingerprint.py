@@ -6,9 +6,12 @@ import inspect
 import json
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -16,7 +19,36 @@ import numpy as np
 # Entries of a config that may differ between two builds of the same model.
 _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")
 
+T = TypeVar("T")
 
+_fixed: ContextVar[dict[Any, Any] | None] = ContextVar("fixed models", default=None)
+
+
+@contextmanager
+def fixed_models() -> Iterator[None]:
+    """Within it no model changes: each is hashed once, in place of by every function called."""
+    token = _fixed.set({} if (known := _fixed.get()) is None else known)
+    try:
+        yield
+    finally:
+        _fixed.reset(token)
+
+
+def _once(function: Callable[[keras.Model], T]) -> Callable[[keras.Model], T]:
+    @wraps(function)
+    def run(model: keras.Model) -> T:
+        known = _fixed.get()
+        if known is None:
+            return function(model)
+        key = function, id(model)
+        if key not in known:
+            known[key] = function(model), model  # which keeps its id meanwhile
+        return known[key][0]
+
+    return run
+
+
+@_once
 def model_fingerprint(model: keras.Model) -> str:
     """Return the SHA-256 of a model's architecture and weights, 64 hexadecimal digits.
 
@@ -36,6 +68,7 @@ def model_fingerprint(model: keras.Model) -> str:
     return known.hexdigest()
 
 
+@_once
 def weights_checksum(model: keras.Model) -> tuple[int, ...]:
     """Return the CRC-32 of each weight: a cheap check whether a model has changed."""
     arrays = (np.ascontiguousarray(keras.ops.convert_to_numpy(w)) for w in model.weights)

@@ -36,6 +36,8 @@ class Synapses(KernelLayout):
             both, in the dtype of the input.
         build_taps: Returns the taps `(output positions, taps)` int32.
         is_constant: Whether the weights are constants, which are no synapses of the model.
+        by_rows: The same as `apply` with a kernel for each sample, `(samples, *shape)`; None if
+            there is no faster way than one after another.
     """
 
     variable: Callable[[], Any]
@@ -43,6 +45,7 @@ class Synapses(KernelLayout):
     apply: Callable[[Any, Any], Any]
     build_taps: Callable[[], np.ndarray]
     is_constant: bool = field(default=False, kw_only=True)
+    by_rows: Callable[[Any, Any], Any] | None = field(default=None, kw_only=True)
 
     @cached_property
     def taps(self) -> np.ndarray:

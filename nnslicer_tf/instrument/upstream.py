@@ -5,6 +5,7 @@
 | The weight gradient of a convolution, transposed or not, whose stride exceeds its kernel corrupts memory where oneDNN computes it, if there are few channels; plain `fit` dies of it, too | TensorFlow 2.21 | `convolution_without_gaps` and `transposed_without_gaps`, used wherever weights are differentiated by |
 | Threads that run one compiled function at a time share the temporary variables of its large sums; all but one fail | TensorFlow 2.21 | `taking_turns`, around every compiled function |
 | TensorFlow counts the functions that Keras makes for new models as tracings of one, and warns of the fifth | Keras 3 | `_environment.without_retracing_warnings`; `backend.compiled_function` |
+| Keras compiles a convolution of several groups by XLA, for every shape, as TensorFlow lacks some on CPUs without oneDNN | Keras 3.15 | `grouped_convolution`, where TensorFlow has its gradients |
 | `MultiHeadAttention` removes the masks of its inputs | Keras 3.15 | `tracing.attention_takes_masks` |
 | `keras.ops.scan` needs results of the carry's structure on TensorFlow | Keras 3 | `backend.over_time` |
 | eagerpy mixes dtypes with a function that NumPy 2 removed | eagerpy 0.30 | labels are int64 in `detection.attacks` |
@@ -12,9 +13,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from threading import Lock
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -80,6 +83,61 @@ def transposed_without_gaps(
         return y
 
     return apply
+
+
+def grouped_convolution(
+    x: Any, kernel: Any, strides: Sequence[int], padding: str, dilation_rate: Any = 1
+) -> Any:
+    """Return `keras.ops.conv`, on TensorFlow for any number of groups that is not known yet."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.conv(x, kernel, strides, padding, dilation_rate=dilation_rate)
+    import tensorflow as tf
+
+    return tf.nn.convolution(x, kernel, strides, padding.upper(), dilations=dilation_rate)
+
+
+@cache
+def _has_grouped_gradients(rank: int) -> bool:
+    """Whether the backend has the gradients of a convolution of groups, with `rank` axes."""
+    if keras.backend.backend() != "tensorflow":
+        return True
+    import tensorflow as tf
+
+    ones = (1,) * rank
+    x, kernel = (tf.reshape(pair, (1, *ones, 2)) for pair in ([2.0, 3.0], [5.0, 7.0]))
+    try:
+        with tf.GradientTape() as tape:
+            tape.watch([x, kernel])
+            y = grouped_convolution(x, kernel, ones, "valid")
+        found = [value.numpy().ravel().tolist() for value in tape.gradient(y, [x, kernel])]
+    except tf.errors.OpError:
+        return False
+    return found == [[5.0, 7.0], [2.0, 3.0]]
+
+
+def rows_as_groups(
+    convolve: Callable[[Any, Any], Any], rank: int, depthwise: bool = False
+) -> Callable[[Any, Any], Any] | None:
+    """Return a convolution with a kernel for each row, which computes rows as groups of channels.
+
+    It takes `(rows, …, channels)` and `(rows, *kernel)`, and gives what one row after another
+    gives. None if the backend lacks gradients of groups. `rank`: of positions.
+    """
+    if not (depthwise or _has_grouped_gradients(rank)):
+        return None
+
+    def by_rows(x: Any, kernels: Any) -> Any:
+        *lead, inputs, outputs = kernels.shape[1:]
+        channels = ops.reshape(ops.moveaxis(x, 0, -2), (1, *x.shape[1:-1], -1))
+        if depthwise:
+            joined = ops.reshape(ops.moveaxis(kernels, 0, -3), (*lead, -1, outputs))
+            outputs *= inputs
+        else:
+            joined = ops.reshape(ops.moveaxis(kernels, 0, -2), (*lead, inputs, -1))
+        y = convolve(channels, joined)
+        return ops.moveaxis(ops.reshape(y, (*y.shape[1:-1], -1, outputs)), -2, 0)
+
+    return by_rows
 
 
 def taking_turns(

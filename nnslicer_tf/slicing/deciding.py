@@ -1,30 +1,30 @@
-"""`Slicer.decisive`: the requirements on decisive slices, and the searches for them.
+"""`Slicer.decisive`: the requirements on decisive slices, and what is searched."""
 
-Threads search for several samples in parallel.
-"""
-
+import os
 import warnings
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from nnslicer_tf._checks import as_generator, check_count, check_name, check_number
-from nnslicer_tf._environment import available_cores, progress_bar
+from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
-from nnslicer_tf.instrument import Ablation, InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.fingerprint import fixed_models
 from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.layout import LEVELS
-from nnslicer_tf.instrument.references import as_reference, values_of
 from nnslicer_tf.slicing._batches import warn_of_unusual
-from nnslicer_tf.slicing.answers import BINARY, Answers, asked_answers
+from nnslicer_tf.slicing._decisions import Decisions, Item
+from nnslicer_tf.slicing.answers import Answers
 from nnslicer_tf.slicing.criterion import PREDICTED, Outputs
 from nnslicer_tf.slicing.decisive import DecisiveSlices
-from nnslicer_tf.slicing.donors import DonorSets, class_trials, donor_sets
+from nnslicer_tf.slicing.donors import class_trials
 from nnslicer_tf.slicing.profile import Profile
-from nnslicer_tf.slicing.search import Search
+
+if TYPE_CHECKING:
+    from nnslicer_tf.slicing.slicer import Slicer
 
 _BATCH = 256
 
@@ -78,6 +78,7 @@ class DecisiveSearch:
     def _check_weights(self) -> None:
         raise NotImplementedError
 
+    @fixed_models()
     def decisive(
         self,
         x: DataLike,
@@ -97,6 +98,7 @@ class DecisiveSearch:
         at_most: float = 0.05,
         minimal: bool = False,
         needed: bool = False,
+        folder: str | os.PathLike | None = None,
         rng: int | np.random.Generator = 0,
     ) -> DecisiveSlices:
         """Return for each sample the smallest slice found that keeps the model's answer.
@@ -105,7 +107,8 @@ class DecisiveSearch:
         again in each, until the answer is lost; a bisection follows and, of fewer than 1,000 units,
         the removal of single ones that can be left out. This slicer's θ, granularity and
         contribution have no effect. The certificate is measured by running the model. A sample
-        takes some 70 forward passes, as many for each other class, and `scope` ones.
+        takes some 70 forward passes, as many for each other class, and `scope` ones. Samples are
+        searched on one thread per core, or on the Ray workers that this slicer was given.
 
         A slice may keep the answer at the mean alone. With a background and `at_least` it keeps it
         for that share of other samples' values, with 95 % confidence: effects are estimated with
@@ -155,6 +158,8 @@ class DecisiveSearch:
                 single ones are left out of the whole network, too; the smaller slice is returned.
             needed: The model gives another answer without the slice: what speaks most for the
                 answer in the rest is added until it does.
+            folder: Folder for the slices, from which an interrupted run of the same samples
+                resumes; not with `against`.
             rng: Seed or generator, for `others` and the choice of other samples.
 
         Raises:
@@ -162,6 +167,8 @@ class DecisiveSearch:
             CriterionError: if `outputs` is not what the model answers.
             UnsupportedLayerError: if the model has no units at this level.
             InputShapeError, NonFiniteActivationError: for bad data.
+            ProfileMismatchError: if the folder is from another run.
+            CorruptFileError: if the folder is damaged.
         """
         required = Requirements(
             level,
@@ -176,93 +183,52 @@ class DecisiveSearch:
             needed,
         )
         self._check_weights()
-        im, profile = self.im, self.profile
-        generator = as_generator(rng)
+        im, generator = self.im, as_generator(rng)
         if others is not None:
             check_count("others", others, 0)
-        reference = as_reference(reference, profile)
-        answers, wanted = asked_answers(im, outputs)
-        target = answers.target or {answers.operation: "all"}
-        model = Ablation(im, reference, required.level, target=target)
+        job = Decisions(cast("Slicer", self), outputs, required, reference, others, scope)
+        answers = job.answers
 
         # The samples (each is run many times, so all are kept), and the answers to keep.
-        checked = warn_of_unusual(im.samples(x).batches(_BATCH), profile)
+        checked = warn_of_unusual(im.samples(x).batches(_BATCH), self.profile)
         batches = [arrays_of(batch) for batch in checked]
         inputs = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
         samples = len(inputs[0])
-        full = values_of(im, model.as_batch(inputs), [answers.operation])[answers.operation]
-        answers.full = full.reshape(samples, -1).astype(np.float64)
-        targets = _targets(wanted, answers, required)
+        full = job.values(job.model.as_batch(inputs))
+        targets = _targets(job.wanted, answers, required, full)
         asked = [generator.permutation(answers.count) for _ in range(samples)]
 
-        # One search for each sample, or one for all of them; and other samples: those that no
-        # search sees, and with `at_least` those of rounds and of choices.
-        searches = []
-        if against is None:
-            donors = donor_sets(model, profile, reference, scope, required.at_least, generator)
-        else:
+        # One search for a class against others; else for each sample, or for all of them.
+        if against is not None:
             if not required.together or required.at_least is None or answers.is_number:
                 raise InvalidArgumentError(
                     "against bounds how often a class's slice claims other samples: pass "
                     "together=True and at_least, such as 0.95, with samples of one class."
                 )
+            if folder is not None:
+                raise InvalidArgumentError(
+                    "against is one search, which cannot resume: omit folder, and save the result."
+                )
             strangers = im.check(against)
-            full = values_of(im, strangers, [answers.operation])[answers.operation]
-            full = full.reshape(len(full), -1).astype(np.float64)
-            chosen = np.flatnonzero(answers.of(full) != targets[0])
-            answers.full = np.concatenate([answers.full, full[chosen]])
+            of_others = job.values(strangers)
+            chosen = np.flatnonzero(answers.of(of_others) != targets[0])
             of_both = zip(inputs, arrays_of(strangers[chosen]), strict=True)
             every = [np.concatenate(pair) for pair in of_both]
             levels = required.at_least, 1 - required.at_most
-            trials = class_trials(model, every, samples, levels, generator)
-            rows, donors = np.arange(len(every[0])), DonorSets()
-            labels = np.full(len(rows), targets[0])
-            searches.append(Search(model, answers, rows, labels, required, **trials))
-        groups = [np.arange(samples)] if required.together else np.arange(samples)[:, None]
-        for rows in () if searches else groups:
+            trials = class_trials(job.model, every, samples, levels, generator)
+            labels = np.full(len(every[0]), targets[0])
+            item = Item(every, np.concatenate([full, of_others[chosen]]), labels, asked[0], 0)
+            with progress_bar("Deciding", 1, self.progress, unit="slice"):
+                return job.found(item, trials)
+        job.draw_donors(generator)
+        items = []
+        for rows in [np.arange(samples)] if required.together else np.arange(samples)[:, None]:
             own, seed = [array[rows] for array in inputs], int(generator.integers(2**32))
-            trials = donors.trials(model, own, seed)
-            searches.append(Search(model, answers, rows, targets[rows], required, **trials))
-
-        # All slices, then the same search for other answers.
-        bar = progress_bar("Deciding", len(searches), self.progress, unit="slice")
-        with ThreadPoolExecutor(available_cores()) as pool, bar:
-            for _ in pool.map(Search.decide, searches):
-                bar.update()
-            pairs = []
-            for search in searches:
-                if not answers.is_number and len(search.members) < model.units:
-                    drawn = [a for a in asked[search.samples[0]] if a != search.targets[0]]
-                    pairs += [(search, int(answer)) for answer in drawn[:others]]
-            bar.total += len(pairs)
-            bar.set_description("Other answers", refresh=False)
-            for (search, answer), is_given in zip(
-                pairs, pool.map(lambda pair: pair[0].gives(pair[1]), pairs), strict=True
-            ):
-                search.given.append((answer, is_given))
-                bar.update()
-            parts = list(pool.map(Search.certificate, searches))
-            contributions = list(pool.map(Search.contributions, searches))
-
-        certificate = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        info = {
-            **asdict(required),
-            "reference": reference.name,
-            "inactive": reference.words,
-            "kind": answers.kind,
-            "names": answers.names,
-            "labels": answers.kind != BINARY and answers.classes.is_multi_label,
-            "donors": len(searches[0].data.index) // len(searches[0].samples),
-            "number": answers.is_number,
-            "others": [[list(pair) for pair in search.given] for search in searches],
-            "untested": donors.missing,
-            "fingerprint": profile.fingerprint,
-        }
-        members = [search.members for search in searches]
-        return DecisiveSlices(model.shapes, members, contributions, certificate, info)
+            items.append(Item(own, full[rows], targets[rows], asked[rows[0]], seed))
+        return job.collect(items, folder)
 
 
-def _targets(wanted: Any, answers: Answers, required: Requirements) -> np.ndarray:
+def _targets(wanted: Any, answers: Answers, required: Requirements, full: np.ndarray) -> np.ndarray:
     """Return the answer that each sample's slice has to keep."""
     bounds = [required.min_probability, required.max_divergence]
     if answers.is_number and any(bound is not None for bound in bounds):
@@ -270,7 +236,7 @@ def _targets(wanted: Any, answers: Answers, required: Requirements) -> np.ndarra
             "The model predicts a number, which has no probability: bound its change by tolerance, "
             "in place of min_probability and max_divergence."
         )
-    predicted = targets = answers.of(answers.full)
+    predicted = targets = answers.of(full)
     if wanted is not None and not (isinstance(wanted, str) and wanted == PREDICTED):
         labels = np.asarray(wanted)
         if labels.dtype.kind not in "iu" or labels.size not in (1, len(predicted)):
@@ -293,7 +259,7 @@ def _targets(wanted: Any, answers: Answers, required: Requirements) -> np.ndarra
         )
     least = required.min_probability
     if least is not None and not answers.is_number:
-        whole = answers.probability(answers.full, targets)
+        whole = answers.probability(full, targets)
         below = np.flatnonzero(whole < least)
         if len(below):
             listed = ", ".join(f"{i} ({100 * whole[i]:.1f} %)" for i in below[:5])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnslicer_tf._checks import counted
-from nnslicer_tf._files import read_archive, write_archive
+from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.instrument.layout import LEVELS
 from nnslicer_tf.slicing.slice import Slice
@@ -238,6 +238,10 @@ class DecisiveSlices(ShownAsTable):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the slices to an .npz file, replacing an older one only when it is complete."""
+        write_archive(path, _FORMAT, *self.to_archive())
+
+    def to_archive(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the header and the arrays of an archive of the slices."""
         header = {
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "info": self.info,
@@ -247,7 +251,7 @@ class DecisiveSlices(ShownAsTable):
         arrays["members"] = np.concatenate([np.zeros(0, np.int64), *self.members])
         arrays["contributions"] = np.concatenate([np.zeros(0, np.float32), *self.contributions])
         arrays["ends"] = np.cumsum([len(m) for m in self.members])
-        write_archive(path, _FORMAT, header, arrays)
+        return header, arrays
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "DecisiveSlices":
@@ -258,38 +262,56 @@ class DecisiveSlices(ShownAsTable):
             CorruptFileError: if the file is damaged, or holds something else.
         """
         with read_archive(path, _FORMAT, "file of decisive slices") as file:
-            shapes = file.shapes("shapes")
-            ends = file.array("ends", np.int64, "slices")
-            found = file.array("members", np.int64, "members")
-            values = file.array("contributions", np.float32, "members")
-            steps = np.diff(ends, prepend=0)
-            fits = (steps >= 0).all() and steps.sum() == len(found)
-            file.check(fits, "its 'ends' do not divide the members into slices")
-            members, contributions = (
-                np.split(part, ends[:-1]) if len(ends) else [] for part in (found, values)
-            )
-            # The probabilities of a number are NaN.
-            certificate = {
-                name: file.array(f"column{i}", np.generic, "samples", finite=False)
-                for i, name in enumerate(file.names("columns"))
-            }
-            info = file.value("info", dict)
-            missing = [*(_COLUMNS - {*certificate}), *(_INFO - {*info})]
-            file.check(not missing, f"it has no {missing}")
-            for name, column in certificate.items():
-                fits = column.dtype.kind in "biuf"
-                fits = fits and (info["number"] or np.isfinite(column).all())
-                file.check(fits, f"{name!r} has values that are no finite numbers")
-            file.check(info["level"] in LEVELS, f"its level is {info['level']!r}")
-            samples, units = len(certificate["answer"]), sum(map(math.prod, shapes.values()))
-            slices = min(samples, 1) if info["together"] else samples
-            file.check(len(members) == len(info["others"]) == slices, "it lacks slices")
-            for k, part in enumerate(members):
-                fits = (np.diff(part, prepend=-1) > 0).all() and part[-1:].sum() < max(units, 1)
-                file.check(fits, f"the members of slice {k} are not among its {units:,} units")
-                sizes = certificate["size"][slice(None) if info["together"] else slice(k, k + 1)]
-                file.check((sizes == len(part)).all(), f"slice {k} has not its certificate's size")
-            return cls(shapes, members, contributions, certificate, info)
+            return cls.from_archive(file)
+
+    @classmethod
+    def from_archive(cls, file: Archive) -> "DecisiveSlices":
+        """Return the slices of an archive; CorruptFileError if they are damaged."""
+        shapes = file.shapes("shapes")
+        ends = file.array("ends", np.int64, "slices")
+        found = file.array("members", np.int64, "members")
+        values = file.array("contributions", np.float32, "members")
+        steps = np.diff(ends, prepend=0)
+        fits = (steps >= 0).all() and steps.sum() == len(found)
+        file.check(fits, "its 'ends' do not divide the members into slices")
+        members, contributions = (
+            np.split(part, ends[:-1]) if len(ends) else [] for part in (found, values)
+        )
+        # The probabilities of a number are NaN.
+        certificate = {
+            name: file.array(f"column{i}", np.generic, "samples", finite=False)
+            for i, name in enumerate(file.names("columns"))
+        }
+        info = file.value("info", dict)
+        missing = [*(_COLUMNS - {*certificate}), *(_INFO - {*info})]
+        file.check(not missing, f"it has no {missing}")
+        for name, column in certificate.items():
+            fits = column.dtype.kind in "biuf"
+            fits = fits and (info["number"] or np.isfinite(column).all())
+            file.check(fits, f"{name!r} has values that are no finite numbers")
+        file.check(info["level"] in LEVELS, f"its level is {info['level']!r}")
+        samples, units = len(certificate["answer"]), sum(map(math.prod, shapes.values()))
+        slices = min(samples, 1) if info["together"] else samples
+        file.check(len(members) == len(info["others"]) == slices, "it lacks slices")
+        for k, part in enumerate(members):
+            fits = (np.diff(part, prepend=-1) > 0).all() and part[-1:].sum() < max(units, 1)
+            file.check(fits, f"the members of slice {k} are not among its {units:,} units")
+            sizes = certificate["size"][slice(None) if info["together"] else slice(k, k + 1)]
+            file.check((sizes == len(part)).all(), f"slice {k} has not its certificate's size")
+        return cls(shapes, members, contributions, certificate, info)
+
+    @classmethod
+    def join(cls, parts: Sequence["DecisiveSlices"]) -> "DecisiveSlices":
+        """Return the slices of several searches with the same settings, in their order."""
+        first = parts[0]
+        members = [one for part in parts for one in part.members]
+        contributions = [one for part in parts for one in part.contributions]
+        certificate = {
+            name: np.concatenate([part.certificate[name] for part in parts])
+            for name in first.certificate
+        }
+        info = first.info | {"others": [one for part in parts for one in part.info["others"]]}
+        return cls(first.shapes, members, contributions, certificate, info)
 
     def __repr__(self) -> str:
         found = int(self.certificate["found"].sum())

@@ -28,6 +28,7 @@ from nnslicer_tf.attributions.shapley import batch_of
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean
 from nnslicer_tf.instrument.data import DataLike, aligned, column_names
+from nnslicer_tf.instrument.fingerprint import fixed_models
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.outputs import check_synapses
@@ -54,6 +55,7 @@ _UNDECIDED = 1.5  # largest probability of an untrained model, times the number 
 class Explainer:
     """The part of `Slicer` that explains an answer."""
 
+    @fixed_models()
     def explain(
         self,
         x: DataLike,

@@ -75,6 +75,10 @@ def sums_of_criteria(side, folder):
     return slicer(0.3).slice(subject()[2][0], outputs=[side], checkpoint=folder).to_vector()
 
 
+def decisive(side, folder):
+    return slicer(0.3).decisive(subject()[2][side][:3], others=0, folder=folder).contributions[0]
+
+
 def searches(side, folder):
     """Searches for deviations, from other seeds."""
 
@@ -122,6 +126,7 @@ KINDS = {
         rows_at_zero,
         sums,
         sums_of_criteria,
+        decisive,
         searches,
         planes,
         behaviours,

@@ -6,6 +6,11 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
+from nnslicer_tf.instrument.fingerprint import (
+    fixed_models,
+    model_fingerprint,
+    weights_checksum,
+)
 
 
 def build(activation="relu", strides=1, swapped=False, epsilon=1e-3):
@@ -184,3 +189,31 @@ def test_own_functions_are_found_inside_layers(wrapped):
         keras.utils.set_random_seed(0)
         found.append(fingerprint(keras.Sequential([keras.Input((4, 3)), wrapped(function)])))
     assert found[0] != found[1] == found[2]
+
+
+def test_fixed_models_are_hashed_once():
+    """Within the block a change is not seen; after it, and in the next block, it is."""
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+    hashes = model_fingerprint, weights_checksum
+    with fixed_models():
+        before = [f(model) for f in hashes]
+        model.layers[0].kernel.assign(np.ones((3, 2)))
+        with fixed_models():
+            assert [f(model) for f in hashes] == before
+        other = keras.models.clone_model(model)
+        assert weights_checksum(other) != before[1]
+    after = [f(model) for f in hashes]
+    assert after[0] != before[0] and after[1] != before[1]
+    with fixed_models():
+        assert [f(model) for f in hashes] == after
+
+
+@pytest.mark.parametrize("call", ["decisive", "explain"])
+def test_long_calls_see_changed_weights(call):
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(4, "relu"), layers.Dense(2)])
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
+    getattr(slicer, call)(x[:1])
+    model.layers[0].kernel.assign_add(np.full((3, 4), 0.5))
+    with pytest.raises(nns.errors.ProfileMismatchError):
+        getattr(slicer, call)(x[:1])

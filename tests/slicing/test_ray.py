@@ -91,6 +91,15 @@ def test_a_cluster_of_two_nodes_gives_equal_slices(connected, im, profile, x, sm
     np.testing.assert_array_equal(each.predicted, expected.predicted)
 
 
+def test_decisive_slices_of_workers_are_equal(connected, im, profile, x):
+    settings = {"level": "channel", "reference": nns.instrument.Samples(x[8:12])}
+    alone = nns.Slicer(im, profile, workers=0, progress=False).decisive(x[:3], **settings)
+    found = nns.Slicer(im, profile, workers=2, progress=False).decisive(x[:3], **settings)
+    assert found.info == alone.info and list(found) == list(alone)
+    for name, column in found.certificate.items():
+        np.testing.assert_allclose(column, alone.certificate[name], 1e-5, err_msg=name)
+
+
 def test_the_work_is_spread_over_the_nodes(connected):
     results = list(RayEngine(2).map(WhereAmI(), enumerate(range(12))))
     assert len(nodes_that_worked(results)) == 2

@@ -121,6 +121,13 @@ class Projection:
             outputs = ops.einsum("...gi,igo->...go", x, weights)
             return ops.reshape(outputs, (-1, *positions, groups * free))
 
+        def by_rows(x: Any, kernels: Any) -> Any:
+            weights = ops.transpose(kernels, (0, *(axis + 1 for axis in order)))
+            weights = ops.reshape(weights, (-1, summed, groups, free))
+            flat = ops.reshape(x, (-1, int(np.prod(positions)), groups, summed))
+            outputs = ops.einsum("rpgi,rigo->rpgo", flat, weights)
+            return ops.reshape(outputs, (-1, *positions, groups * free))
+
         return Synapses(
             name=self._name,
             shape=tuple(layer.kernel.shape),
@@ -132,6 +139,7 @@ class Projection:
             build_taps=lambda: windows.pointwise(int(np.prod(positions))),
             order=order,
             summed=len(self._summed),
+            by_rows=by_rows,
         )
 
     def _bias_vector(self) -> Any:

@@ -174,9 +174,10 @@ def _lstm(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
         sliding = partial(windows.sliding, entry[:-1], size, cell.strides, cell.padding)
         taps = partial(windows.sliding, space, size, one, "same", one)
         convolve = partial(cell.input_conv, padding=cell.padding)
+        of_x = lambda: sliding(cell.dilation_rate)  # noqa: E731
         kernels = (
-            replace(kernels[0], apply=convolve, build_taps=lambda: sliding(cell.dilation_rate)),
-            replace(kernels[1], apply=cell.recurrent_conv, build_taps=taps),
+            replace(kernels[0], apply=convolve, build_taps=of_x, by_rows=None),
+            replace(kernels[1], apply=cell.recurrent_conv, build_taps=taps, by_rows=None),
         )
     h, c = into.state(f"{prefix}:h", shape), into.state(f"{prefix}:c", shape)
     sources = ((x, kernels[0]), (h, kernels[1]))

@@ -106,7 +106,8 @@ def _params_at_all_times(params: Any, times: int, positions: int) -> Any:
 
     if isinstance(params, Synapses):
         one = params.apply
-        return replace(params, apply=lambda x, w: _folded(lambda v: one(v, w))(x), build_taps=taps)
+        apply = lambda x, w: _folded(lambda v: one(v, w))(x)  # noqa: E731
+        return replace(params, apply=apply, build_taps=taps, by_rows=None)
     return Pooling(taps) if isinstance(params, Pooling) else params
 
 

@@ -14,7 +14,12 @@ from nnslicer_tf.instrument.layers.activations import with_activation
 from nnslicer_tf.instrument.layout import DEPTHWISE, INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.operations import Step, Synapses
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
-from nnslicer_tf.instrument.upstream import convolution_without_gaps, transposed_without_gaps
+from nnslicer_tf.instrument.upstream import (
+    convolution_without_gaps,
+    grouped_convolution,
+    rows_as_groups,
+    transposed_without_gaps,
+)
 
 Sum = Callable[[Any, Any], Any]
 Read = Callable[[], Any]  # returns a layer's variable, or None
@@ -61,7 +66,16 @@ def matrix_synapses(
         bias=bias,
         apply=apply,
         build_taps=lambda: windows.pointwise(positions),
+        by_rows=matmul_by_rows if apply is ops.matmul else None,
     )
+
+
+def matmul_by_rows(x: Any, kernels: Any) -> Any:
+    """Return `(rows, …, inputs)` times a matrix `(rows, inputs, outputs)` for each row."""
+    between = x.shape[1:-1]
+    matrices = ops.reshape(kernels, (-1, *kernels.shape[-2:]))  # of a convolution of size 1, too
+    flat = ops.reshape(x, (-1, int(np.prod(between)), x.shape[-1]))
+    return ops.reshape(ops.matmul(flat, matrices), (-1, *between, kernels.shape[-1]))
 
 
 def _dense(layer: layers.Dense, call: LayerCall) -> tuple[Step, ...]:
@@ -74,22 +88,30 @@ def convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Return the steps of a convolution, a layer or a namespace with a layer's attributes."""
     require_channels_last(layer, call)
 
-    def apply(x: Any, kernel: Any) -> Any:
+    def apply(x: Any, kernel: Any, convolve: Callable = ops.conv) -> Any:
         x, padding = _padded(layer, x)
-        return ops.conv(x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate)
+        return convolve(x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate)
 
     without_gaps: Sum = apply
+    of_groups: Sum = partial(apply, convolve=grouped_convolution)
     if any(k < s for k, s in zip(layer.kernel_size, layer.strides, strict=True)):
-        without_gaps = convolution_without_gaps(
-            call.input_shapes[0][:-1],
-            call.output_shape[:-1],
-            layer.kernel_size,
-            layer.strides,
-            layer.padding,
-            lambda x, kernel, strides: ops.conv(x, kernel, strides, "valid"),
+        without_gaps, of_groups = (
+            convolution_without_gaps(
+                call.input_shapes[0][:-1],
+                call.output_shape[:-1],
+                layer.kernel_size,
+                layer.strides,
+                layer.padding,
+                partial(convolve, padding="valid"),
+            )
+            for convolve in (ops.conv, grouped_convolution)
         )
+    by_rows = rows_as_groups(of_groups, len(layer.kernel_size))
+    if layer.groups == np.prod(layer.kernel_size) == np.prod(layer.strides) == 1:
+        by_rows = matmul_by_rows
     synapses = matrix_synapses(call.path, lambda: layer.kernel, 1, without_gaps, lambda: layer.bias)
-    synapses = replace(synapses, groups=layer.groups, build_taps=_sliding_taps(layer, call))
+    taps = _sliding_taps(layer, call)
+    synapses = replace(synapses, groups=layer.groups, build_taps=taps, by_rows=by_rows)
     return with_activation(sum_step(synapses, apply=apply), layer.activation)
 
 
@@ -110,6 +132,7 @@ def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         apply=lambda x, kernel: ops.conv(x, kernel, padding="valid"),
         bias=lambda: layer.bias,
     )
+    pointwise = replace(pointwise, by_rows=matmul_by_rows)
     middle = (*call.output_shape[:-1], call.input_shapes[0][-1] * layer.depth_multiplier)
     return (
         sum_step(depthwise, ":depthwise", middle),
@@ -162,7 +185,8 @@ def _depthwise_synapses(
 
     groups, taps = call.input_shapes[0][-1], _sliding_taps(layer, call)
     synapses = matrix_synapses(name, read, 1, apply, bias)
-    return replace(synapses, groups=groups, axes=DEPTHWISE, build_taps=taps)
+    by_rows = rows_as_groups(apply, len(layer.kernel_size), depthwise=True)
+    return replace(synapses, groups=groups, axes=DEPTHWISE, build_taps=taps, by_rows=by_rows)
 
 
 def _sliding_taps(layer: Any, call: LayerCall) -> Callable[[], np.ndarray]:
