@@ -21,6 +21,8 @@ def demo(
     """Explain and slice a small network on scikit-learn's digits; nothing is downloaded."""
     inputs.writable(output / "why.html")
     import_keras_quietly()
+    import numpy as np
+
     from nnslicer_tf import InstrumentedModel, Profile, Slicer, datasets, explore, zoo
     from nnslicer_tf.report import plot_slices
 
@@ -30,29 +32,35 @@ def demo(
     means.save(output / "profile.npz")
     slicer = Slicer(im, means, theta=0.3, workers=0)
 
-    # Why is an image a 4, and not an 8?
-    why = slicer.explain(test.x[0], instead_of=8)
+    # Why is an image a 7, and not an 8?
+    image, of_class = test.x[13], train.x[train.y == 7]
+    why = slicer.explain(image, instead_of=8)
     why.save(output / "why.html")
     explore(why, im).save(output / "explore.html")
 
     # What does the class need? The network with only the synapses of its slice.
-    of_class = train.x[train.y == 4]
-    class_slice = slicer.slice(of_class, outputs=[4])
+    class_slice = slicer.slice(of_class, outputs=[7])
     class_slice.save(output / "class.npz")
-    slices = {"one image of a 4": why.slice, "all images of a 4": class_slice}
-    images = dict(zip(slices, (test.x[0], of_class.mean(axis=0)), strict=True))
-    inputs.draw(output / "slices.png", plot_slices(slices, ["relu1", "relu2"], images))
-    small = class_slice.apply(im.model, "zero")
+    slices = {"one image of a 7": why.slice, "all images of a 7": class_slice}
+    images = dict(zip(slices, (image, of_class.mean(axis=0)), strict=True))
+    figure = plot_slices(slices, ["relu1", "relu2"], images)
+    one, every = (
+        np.mean(np.concatenate([part.neurons[n].ravel() for n in ("relu1", "relu2")]) != 0)
+        for part in slices.values()
+    )
+    title = f"{one:.0%} of the neurons decide one image, {every:.0%} all images of the class"
+    figure.suptitle(title)
+    inputs.draw(output / "slices.png", figure)
     whole, alone = (
-        (model.predict(test.x, verbose=0).argmax(axis=1) == test.y)[test.y == 4].mean()
-        for model in (im.model, small)
+        (model.predict(test.x, verbose=0).argmax(axis=1) == test.y)[test.y == 7].mean()
+        for model in (im.model, class_slice.apply(im.model, "zero"))
     )
     print(
         f"""\
 {why.summary()}
 
-With {(class_slice.to_vector() != 0).mean():.1%} of the synapses, those in the slice of all 4s, \
-{alone:.1%} of the 4s are right (whole model {whole:.1%}).
+With {(class_slice.to_vector() != 0).mean():.1%} of the synapses, those in the slice of all 7s, \
+{alone:.1%} of the 7s are right (whole model {whole:.1%}).
 Written to {output}: profile.npz, why.html, explore.html, class.npz, slices.png"""
     )
 

@@ -93,17 +93,15 @@ def cover(
     x = inputs.dataset(data, im, normalise).x
     from nnslicer_tf import deepxplore
 
-    coverage: deepxplore.Coverage
     if criterion in _OF_RANGES:
         known = inputs.dataset(str(train), im, normalise, split="train").x
         ranges = deepxplore.NeuronRanges.from_data(im, known)
-        by_sections = criterion == "k-multisection"
-        kind = deepxplore.KMultisectionCoverage if by_sections else deepxplore.BoundaryCoverage
-        coverage = kind(ranges)
-    elif criterion == "top-k":
-        coverage = deepxplore.TopKCoverage(im)
-    else:
-        coverage = deepxplore.NeuronCoverage(im, threshold=threshold)
+    coverage: deepxplore.Coverage = {
+        "neuron": lambda: deepxplore.NeuronCoverage(im, threshold=threshold),
+        "top-k": lambda: deepxplore.TopKCoverage(im),
+        "k-multisection": lambda: deepxplore.KMultisectionCoverage(ranges),
+        "boundary": lambda: deepxplore.BoundaryCoverage(ranges),
+    }[criterion]()
     coverage.update(x)
     inputs.show(coverage.to_frame(), output)
     what = CRITERIA[criterion]

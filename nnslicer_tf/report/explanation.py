@@ -25,7 +25,7 @@ from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
 
 _METHODS = {
-    "amounts": "Amounts: each value's change, carried through the network to the score (DeepLIFT).",
+    "amounts": "Amounts: what differs from other samples, carried through the network (DeepLIFT).",
     "Shapley values": "Shapley values: what a feature adds, on average over orders of features.",
 }
 
@@ -91,46 +91,38 @@ def _answers(one: Any) -> Cell:
     number, classes = found.info["number"], found.info["kind"] == "class"
 
     def named(answer: Any) -> str:
-        if number:
-            return f"{answer:.4g}"
         if one.contrast is not None:
             return str(one.question.split(" rather than ")[0 if answer else 1])
         label = int(answer) if classes else found.info["names"][0]
         return ("" if answer or classes else "not ") + one.name(label)
 
-    own = named(row["answer"])
+    def bar(answer: Any, value: float, is_of_own: bool = True) -> tuple[float, str]:
+        if number:
+            return float(answer), f"{answer:.4g}"
+        same = answer == row["answer"]
+        other = "" if same or not is_of_own else f"{named(row['answer'])}: "
+        height = value if same or is_of_own else np.nan
+        return height, f"answers {named(answer)} ({other}{value:.1%})"
+
     for title, which in (("whole model", ""), ("slice alone", "alone"), ("without it", "removed")):
         which = which and f" with slice {which}"
-        answer, value = row[f"answer{which}"], row[f"probability{which}"]
-        other = "" if answer == row["answer"] else f"{own}: "
-        rows[title] = value, f"answers {named(answer)} ({other}{value:.1%})"
-        if number:
-            rows[title] = answer, named(answer)
-    empty, value = row["empty answer"], row["probability of empty answer"]
-    rows["nothing active"] = np.nan, f"answers {named(empty)} ({value:.1%})"
-    if number or empty == row["answer"]:
-        value = empty if number else value
-        rows["nothing active"] = value, named(empty) if number else rows["nothing active"][1]
+        rows[title] = bar(row[f"answer{which}"], row[f"probability{which}"])
+    rows["nothing active"] = bar(row["empty answer"], row["probability of empty answer"], False)
     against = "" if one.contrast is None else f" rather than {named(1 - row['answer'])}"
+    what = "value" if number else f"probability of {named(row['answer'])}{against}"
     title = f"decisive slice: {row['size']:,} synapses ({row['share']:.1%})"
-    return answer_cell(rows, "value" if number else f"probability of {own}{against}", title)
+    return answer_cell(rows, what, title)
 
 
 def _table_panel(one: Any, maps: Mapping[str, Any], score: str) -> InputPanel:
     """Return the panel of a table's features: a column, or a group of columns, in each line."""
     background = one.background
     labels = background.to_frame().sort_index()
-    by_feature = {
-        method: np.bincount(
-            background.features,
-            weights=np.concatenate(
-                [np.ravel(values[n]) for n in one.sample]
-                if isinstance(one.sample, Mapping)
-                else [np.ravel(values)]
-            ),
-        )
-        for method, values in maps.items()
-    }
+    by_feature = {}
+    for method, values in maps.items():
+        parts = [values[n] for n in one.sample] if isinstance(one.sample, Mapping) else [values]
+        flat = np.concatenate(list(map(np.ravel, parts)))
+        by_feature[method] = np.bincount(background.features, weights=flat)
     names = [f"{name} = {value}" for name, value in zip(labels.feature, labels.value, strict=True)]
     return InputPanel(background.values, by_feature, "", labels=names, score=score)
 
@@ -158,17 +150,12 @@ def explanation_html(one: Any) -> str:
 def _blocks(one: Any, kind: str) -> list[Any]:
     """Return the blocks of a page, with pictures of a kind."""
     answer, *rest = map(Text, one.summary().splitlines())
+    score = f"the score of {one.question}"
     first, others = _cells(one)
-    against = "the mean of the profiled data"
-    if one.background is not None:
-        against = f"{len(one.background.by_row)} other samples"
     blocks: list[Any] = [
         answer,
         *_pictures(first, kind),
-        Text(
-            f"Blue raises the score of {one.question}, red lowers it, compared with "
-            f"{against}. {_METHODS[one.own_method]}"
-        ),
+        Text(f"Blue raises {score}, red lowers it. {_METHODS[one.own_method]}"),
     ]
     blocks += rest
     if one.background is not None and one.background.names:

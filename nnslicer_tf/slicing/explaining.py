@@ -172,7 +172,7 @@ class Explainer:
         smallest, contrast, withheld = None, None, ""
         if decisive:
             smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
-        unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
+        unusual = unusual_size(slicer, one, values, whole, chosen, at_zero)
         return Explanation(
             sample=sample,
             target=chosen,
@@ -431,11 +431,9 @@ def compare_methods(
 
 
 def unusual_size(
-    im: InstrumentedModel,
+    slicer: "Slicer",
     one: Slice,
-    theta: float,
     values: Mapping[str, np.ndarray],
-    means: Mapping[str, np.ndarray],
     whole: np.ndarray,
     target: Target,
     unexcluded: Callable[[], Slice],
@@ -444,6 +442,7 @@ def unusual_size(
 
     `unexcluded` returns the slice at θ = 0.
     """
+    im, theta, means = slicer.im, slicer.theta, slicer.profile.means
     share = float((one.to_vector() != 0).mean())
     if 0 < share < _NEARLY_ALL:
         return ""

@@ -327,10 +327,8 @@ class Explanation(ShownAsTable):
 
         Raises MissingPackageError if shap is not installed.
         """
-        score = float(
-            self.target.weights(self.values[self.target.operation].size)
-            @ self.values[self.target.operation].ravel()
-        )
+        values = self.values[self.target.operation].ravel()
+        score = float(self.target.weights(values.size) @ values)
         total = sum(float(np.sum(part)) for part in keras.tree.flatten(self.contributions))
         args = self.contributions, self.sample, score - total, self.background
         return as_shap(*args, self.columns or self.words)
