@@ -4,10 +4,12 @@ import re
 import time
 
 import keras
+from ai_edge_litert.interpreter import Interpreter
 from tqdm import notebook
 
 import nnslicer_tf as nns
 from nnslicer_tf import _environment
+from nnslicer_tf._litert import LiteRTModel, to_litert
 from nnslicer_tf.instrument.backend import compiled_function
 
 
@@ -89,3 +91,14 @@ def test_in_notebooks(monkeypatch):
     text = (left + right).replace("\u2007", " ")
     assert re.fullmatch(r"Deciding: 00:0\d, compiling", text)
     assert container.comm is None  # closed, not left as an unfinished bar in red
+
+
+def test_a_compressed_model_is_loaded_without_messages(capfd):
+    """LiteRT says, from C++, which delegate it makes."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    content = to_litert(model)
+    capfd.readouterr()
+    Interpreter(model_content=content).allocate_tensors()
+    assert "XNNPACK" in capfd.readouterr().err
+    LiteRTModel(content)
+    assert capfd.readouterr().err == ""
