@@ -201,7 +201,9 @@ def main(parts: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder, chromium() as driver:
         pages: Made = {}
         for make in dict.fromkeys(maker for maker, *_ in chosen.values()):
-            pages |= make(Path(folder))
+            own = Path(folder) / make.__name__  # their pages have the same names
+            own.mkdir()
+            pages |= make(own)
         for name, (_, page, how) in chosen.items():
             file = FOLDER / f"{name}.png"
             drawn = pages[page].suffix == ".png"  # by the tutorial itself
