@@ -165,6 +165,7 @@ def measure(name: str) -> dict[str, float]:
     figures = {
         "samples": n,
         "forward ms": best(lambda: im.logits(batch)) * 1e3 / n,
+        "single capture ms": best(lambda: im.forward(batch[:1], plan.captured)) * 1e3,
         "capture ms": best(lambda: im.forward(batch, plan.captured)) * 1e3 / n,
         "captured MB": sum(values.nbytes for values in captured.values()) / n / 1e6,
         "backward ms": backward(captured) / n,

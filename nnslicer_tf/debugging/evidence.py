@@ -24,6 +24,7 @@ Arrays = dict[str, np.ndarray]
 _BATCH = 32
 _MAX_PATCHED = 64
 _CANDIDATES, _FINALISTS = 48, 12
+_RARE = 0.03  # share of the units
 _ADJUSTMENTS = (
     *((factor, b) for factor in (0.0, -1.0, -0.4, 0.4, 2.0) for b in (0.0, 1.0, -1.0, 3.0, -3.0)),
     *((0.98, b) for b in (1.0, -1.0, 3.0, -3.0, 9.0, -9.0)),
@@ -73,8 +74,9 @@ def gradient(
     """Return gradient × activation for the error of the answers, averaged over failing samples.
 
     The error is the wrong logit minus the right one, of maps summed over the wrong positions, or
-    the distance of numbers to the right ones. With references, right class → operation name →
-    value, it is gradient × difference from these, averaged over the samples of these classes.
+    the distance of numbers to the right ones. Outputs score 0. With references, right class →
+    operation name → value, it is gradient × difference from these, averaged over the samples of
+    these classes.
     """
     recurrent = [o.layer for o in im.operations if isinstance(o.params, Member)]
     if recurrent:
@@ -122,6 +124,9 @@ def gradient(
                     synapses[kernel.name] += part.astype(np.float64)
     for sums in (neurons, synapses):
         sums |= {name: total / used for name, total in sums.items()}
+    inside = {operation.name for operation in im.graph.ancestors([im.logit_operation])}
+    for name in set(names) - inside | {im.logit_operation}:
+        neurons[name][...] = 0  # outputs are what is to be explained
     return SuspicionScores(neurons, synapses, add_up=True)
 
 
@@ -212,6 +217,9 @@ def adjustment(im: InstrumentedModel, runs: Runs, progress: bool = False) -> Sus
     scores[candidates[np.argsort(rough, kind="stable")]] = np.linspace(0.25, 0.5, len(candidates))
     exact = gains(candidates[best], np.arange(len(x)))
     scores[candidates[best]] = 0.5 + np.maximum(exact, 0)
+    # A sum that never changes does nothing: where such units are rare, they come first.
+    if len(always) <= max(1, _RARE * ablation.units):
+        scores[always[rough[: len(always)] > 0]] += 1
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
     for name, part in ablation.masks(scores.astype(np.float32)).items():
         neurons[name] = np.broadcast_to(part, im[name].shape).astype(np.float64)

@@ -15,6 +15,7 @@ from nnslicer_tf.instrument.layout import DEPTHWISE
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
 from nnslicer_tf.pruning.units import (
     LAYERS,
+    count_heads,
     first_member,
     has_heads,
     head_of_channels,
@@ -90,7 +91,7 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
             first_call.setdefault(operation.name, operation)
             if heads is not None:  # the channels of a head, in all projections
                 first = numbers[f"{operation.layer}/query"]
-                width = len(first) // operation.keras_layer.num_heads
+                width = len(first) // count_heads(operation.keras_layer)
                 links.append((outputs, first[heads * width]))
             if operation.kind == "weighted_sum":  # channels outside of the heads
                 fixed[inputs[0] if heads is not None else outputs] = True

@@ -42,9 +42,9 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
         model: Any model that `InstrumentedModel` accepts; the copy of a subclassed model is
             functional.
         keep: Name of a layer with a kernel → bool array `(units,)`, false for the units or filters
-            to remove (for a separable convolution, those of its pointwise part; for
-            `MultiHeadAttention`, its heads). Other layers lose only units that are dead without
-            these.
+            to remove (for a separable convolution, those of its pointwise part; for attention, its
+            heads, those of the keys in a `GroupQueryAttention`). Other layers lose only units that
+            are dead without these.
 
     Raises:
         InvalidArgumentError: if there is no such layer, or it has a different number of units.
@@ -86,7 +86,7 @@ def unit_masks(
     for name, values in keep.items():
         mask = np.asarray(values, bool)
         if name in heads:
-            units = heads[name].num_heads
+            units = unit_parts.count_heads(heads[name])
         elif name in recurrent:
             units = recurrent[name].shape[-1]
         else:
@@ -98,8 +98,9 @@ def unit_masks(
                 f"{counted(units, 'unit')}."
             )
         if name in heads:
-            kernel = heads[name].output_dense.kernel
-            factors.append((kernel, np.broadcast_to(mask[:, None, None], kernel.shape)))
+            kernel = heads[name]._output_dense.kernel
+            of_heads = np.repeat(mask, kernel.shape[0] // units)
+            factors.append((kernel, np.broadcast_to(of_heads[:, None, None], kernel.shape)))
         elif name in recurrent:
             masks |= unit_parts.candidate_masks(im, name, mask)
             cell = recurrent[name].keras_layer.cell
@@ -237,7 +238,11 @@ def _sizes(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[str, An
         return {"units": count}
     heads = unit_parts.head_of_channels(operation)
     if heads is not None:
-        return {"num_heads": len(set(heads[kept[operation.name]]))}
+        left = len(set(heads[kept[operation.name]]))
+        if not hasattr(layer, "num_key_value_heads"):
+            return {"num_heads": left}
+        shared = layer.num_query_heads // layer.num_key_value_heads
+        return {"num_key_value_heads": left, "num_query_heads": left * shared}
     if isinstance(layer, layers.Normalization):  # constants, such as the means of a pruned layer
         given = {"mean": layer.input_mean, "variance": layer.input_variance}
         return {

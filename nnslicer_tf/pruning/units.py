@@ -1,7 +1,8 @@
 """Units of recurrent layers and attention heads, for the removal of neurons.
 
 A head of a `MultiHeadAttention` layer is a slice of the kernels and biases of its queries, keys and
-values, and of its output's kernel. A head's channels can only be removed together.
+values, and of its output's kernel. A head's channels can only be removed together; in a
+`GroupQueryAttention`, those of a key's and value's head with all query heads that share it.
 
 A unit of a SimpleRNN, LSTM or GRU has a column in each gate, a row of the recurrent kernel, and
 biases. If its candidate's weights and bias are 0 and the activation maps 0 to 0, its state is
@@ -92,7 +93,8 @@ def candidate_bias(cell: keras.Layer, keep: np.ndarray) -> np.ndarray:
 def has_heads(operation: Operation) -> bool:
     """Whether an operation is inside an attention layer whose heads can be removed."""
     layer = operation.keras_layer
-    if type(layer) is not layers.MultiHeadAttention or operation.is_reuse:
+    known = type(layer) in (layers.MultiHeadAttention, layers.GroupQueryAttention)
+    if not known or operation.is_reuse or getattr(layer, "use_gate", False):
         return False
     if not operation.name.startswith(operation.layer):  # in a nested model
         return False
@@ -100,12 +102,17 @@ def has_heads(operation: Operation) -> bool:
     return all(variable.constraint is None for variable in layer.trainable_variables)
 
 
+def count_heads(layer: keras.Layer) -> int:
+    """Return the number of an attention layer's heads that can be removed separately."""
+    return getattr(layer, "num_key_value_heads", None) or layer.num_heads
+
+
 def head_of_channels(operation: Operation) -> np.ndarray | None:
     """Return the head of each channel, `(channels,)`; None if channels do not belong to heads."""
     part = operation.name.removeprefix(operation.layer)
     if not has_heads(operation) or part not in (*_SPLIT, _JOINED):
         return None
-    heads = operation.keras_layer.num_heads
+    heads = count_heads(operation.keras_layer)
     return np.repeat(np.arange(heads), operation.shape[-1] // heads)
 
 
@@ -117,10 +124,12 @@ def head_cuts(
         return {}
     layer = operation.keras_layer
     part = operation.name.removeprefix(operation.layer)
+    channels = outputs if part in _SPLIT else inputs
+    stay = channels.reshape(count_heads(layer), -1)[:, 0]
     if part not in _SPLIT:
-        heads = inputs.reshape(layer.num_heads, -1)[:, 0]
-        return {id(layer.output_dense.kernel): [(0, heads)]}
-    heads = outputs.reshape(layer.num_heads, -1)[:, 0]
-    dense = getattr(layer, f"{part[1:]}_dense")
+        kernel = layer._output_dense.kernel  # of a grouped attention, too
+        return {id(kernel): [(0, np.repeat(stay, kernel.shape[0] // len(stay)))]}
+    dense = getattr(layer, f"_{part[1:]}_dense")
+    heads = np.repeat(stay, dense.kernel.shape[1] // len(stay))
     cuts = {id(dense.kernel): [(1, heads)]}
     return cuts if dense.bias is None else {**cuts, id(dense.bias): [(0, heads)]}

@@ -200,15 +200,9 @@ def patch_path(
     recurrent values keep their clean values, but for the receiver, which reads the changed ones.
     The receiver's new value is then put into the clean run.
 
-    Args:
-        model: The model.
-        clean: One sample, as for `patch`.
-        corrupt: The other.
-        sender: Name of an operation, or (name, head) for one head of an attention's context.
-        receiver: Name of a later operation, or (name, head); for a head, all that it reads is
-            changed: queries, keys and values.
-        target: What is scored, as for `patch`.
-        instead_of: A class or neurons whose score is subtracted.
+    Sender and receiver, a later one, are names of operations, or (name, head) for one head of an
+    attention's context; of a receiving head all that it reads is changed: queries, keys and values.
+    The other arguments are those of `patch`.
 
     Returns:
         (score − clean score) / (corrupt score − clean score).

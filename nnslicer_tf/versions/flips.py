@@ -135,9 +135,9 @@ def explain_flips(
     A set of changes is certified if the old model with them alone gives the new answer, and the new
     model without them gives the old answer. Changes are ranked by their effect on the difference
     of the two logits (and of others near them), a mean of derivatives on the straight way between
-    the versions' weights; the
-    smallest certified share of the ranking is found by bisection. Then effects are estimated again
-    with these changes, and ranked again. Some 100 to 150 forward passes of a sample.
+    the versions' weights; the smallest certified share of the ranking is found by bisection. Then
+    effects are estimated again with these changes, and ranked again. Some 100 to 150 forward passes
+    of a sample.
 
     Args:
         old: The old version, a Keras or instrumented classifier.

@@ -158,13 +158,8 @@ def rank_changes(
     a mean of derivatives on the straight way between the versions' weights. Where no version at
     hand was right, `debugging.suspicious` ranks the parts of the faulty one alone.
 
-    Args:
-        old: The old version, a Keras or instrumented classifier.
-        new: The new version, of the same architecture.
-        x: Labelled samples in any form of `DataLike`, those that went wrong among them.
-        y: Their classes `(samples,)`, if `x` has none.
-        level: What is ranked: "channel", "layer" or "weight".
-        progress: Whether to show progress.
+    The arguments are those of `revert`: `x` has samples that went wrong, and `level` is that of the
+    parts.
 
     Returns:
         Columns name (of the layer or variable), index and harm, the most harmful first.

@@ -99,3 +99,53 @@ def test_of_every_layer_two_heads_stay(words):
         pruning.shrink(
             network(), words, np.arange(120) % 4, classes=[0, 1], ratio=0.95, progress=False
         )
+
+
+@pytest.fixture
+def grouped():
+    """Six query heads that share three heads of keys and values; the keys are another input."""
+    keras.utils.set_random_seed(0)
+    one, other = keras.Input((5, 8)), keras.Input((4, 8))
+    x = layers.GroupQueryAttention(4, 6, 3, name="attention")(one, other)
+    x = layers.Dense(7, activation="relu", name="inner")(layers.Flatten()(x))
+    model = keras.Model([one, other], layers.Dense(3, name="logits")(x))
+    rng = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        variable.assign(rng.normal(scale=0.4, size=variable.shape))
+    return model, [rng.normal(size=(9, 5, 8)), rng.normal(size=(9, 4, 8))]
+
+
+def test_a_group_of_dead_heads_is_removed_as_a_whole(grouped):
+    model, x = grouped
+    kernel = model.get_layer("attention")._output_dense.kernel
+    alive = kernel.numpy()
+    alive[[0, 2, 3]] = 0  # a head of the first group, and both of the second
+    kernel.assign(alive)
+    small = pruning.compact(model)
+    attention = small.get_layer("attention")
+    assert (attention.num_query_heads, attention.num_key_value_heads) == (4, 2)
+    assert attention._key_dense.kernel.shape == (8, 2, 4)
+    np.testing.assert_allclose(small(x).numpy(), model(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_named_groups_are_removed(grouped):
+    """The same as reading nothing of their query heads."""
+    model, x = grouped
+    small = pruning.remove_units(model, {"attention": np.array([True, True, False])})
+    kernel = model.get_layer("attention")._output_dense.kernel
+    kernel.assign(kernel.numpy() * np.repeat([1, 1, 0], 2)[:, None, None])
+    assert small.get_layer("attention").num_query_heads == 4
+    np.testing.assert_allclose(small(x).numpy(), model(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_shrinking_takes_groups(words):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(12, 16, name="embedding")(inputs)
+    x = layers.Add()([x, layers.GroupQueryAttention(8, 8, 4, name="attention")(x, x)])
+    logits = layers.Dense(4)(layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x)))
+    model, y = keras.Model(inputs, logits), np.arange(len(words)) % 4
+    found = pruning.shrink(model, words, y, classes=[1, 3], ratio=0.3, progress=False)
+    attention = found.model.get_layer("attention")
+    assert attention.num_query_heads == 2 * attention.num_key_value_heads < 8
+    assert found.model.count_params() <= 0.7 * model.count_params()

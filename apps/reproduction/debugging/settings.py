@@ -62,7 +62,9 @@ class UnitSettings(Settings):
     samples: Annotated[int, Option(help="Failing and passing samples to use.", min=1)] = 64
     cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
     work: Work = Path("runs/debugging")
-    seeds: tuple[int, int] = (0, 1)  # of the faults on which the method was chosen, and of others
+    # Of the faults on which the method was chosen, and of others. Those of seed 1 were the others
+    # until one of the method's rules was chosen on them.
+    seeds: tuple[int, int] = (0, 2)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import check_texts
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
@@ -169,6 +170,10 @@ def explore(
             f"columns has {len(columns)} names; a sample of the model has shape {inputs}."
         )
     title = title or f"Slices of {first.model.name}"
+    tokens = [word for sample in words for word in sample]
+    texts = {"classes": classes, "columns": columns, "words": tokens, "title": [title]}
+    for what, names in texts.items():
+        check_texts(what, names)
     document = Document(exhibits, title, classes, columns, words, explanation, progress)
     return Explorer(title, document.pack())
 
