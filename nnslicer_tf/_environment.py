@@ -155,8 +155,7 @@ def staged(items: Iterable[T], what: str, most: int) -> Iterator[T]:
     iterator = iter(items)
     for number in count(1):
         with stage(f"{what} {number} of at most {most}"):
-            item = next(iterator, None)
-            if item is None:
+            if (item := next(iterator, None)) is None:
                 return
             yield item
 

@@ -69,11 +69,10 @@ class LiteRTModel:
             options["experimental_op_resolver_type"] = OpResolverType.BUILTIN_REF
         try:
             with hidden_stderr():  # it says which delegate it makes
-                interpreter = Interpreter(model_content=self.content, num_threads=1, **options)
-                inputs = interpreter.get_input_details()
+                self.interpreter = Interpreter(model_content=self.content, num_threads=1, **options)
+                inputs = self.interpreter.get_input_details()
                 if all((one["shape_signature"][1:] >= 0).all() for one in inputs):
-                    interpreter.allocate_tensors()
-            self.interpreter = interpreter
+                    self.interpreter.allocate_tensors()
         except (ValueError, RuntimeError) as error:
             reason = str(error).strip().rstrip(".")
             raise CorruptFileError(

@@ -32,10 +32,8 @@ ON_PAGE |= {"axes.facecolor": "none", **dict.fromkeys(_INKED, INK)}
 WIDTH = 3.4  # of a picture, in inches; on a page 340 pixels, so that it fits a phone
 
 CURVES = (figures.BLUE, figures.ORANGE, figures.GREEN, "#8a8f98")
-_RAMP = colors.LinearSegmentedColormap.from_list(
-    "contributions",
-    [np.array(c) / 255 for c in (figures.NEGATIVE, (225, 225, 225), figures.POSITIVE)],
-)
+_ENDS = np.array([figures.NEGATIVE, (225, 225, 225), figures.POSITIVE]) / 255
+_RAMP = colors.LinearSegmentedColormap.from_list("contributions", _ENDS.tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +116,8 @@ def answer_cell(rows: Mapping[str, tuple[float, str]], what: str, title: str) ->
             fits = value > 0.6 * high  # into the bar
             options: Any = {"ha": "right" if fits else "left", "va": "center"}
             options["color"] = "white" if fits else rcParams["text.color"]
-            offset = (-3 if fits else 3, 0)
-            ax.annotate(text, (max(value, 0), place), offset, textcoords="offset points", **options)
+            options |= {"xytext": (-3 if fits else 3, 0), "textcoords": "offset points"}
+            ax.annotate(text, (max(value, 0), place), **options)
         ax.set(xlim=(low, high), ylim=(len(rows) - 0.4, -0.6), xlabel=what)
         ax.set_title(title, loc="right")
 

@@ -150,12 +150,11 @@ def explanation_html(one: Any) -> str:
 def _blocks(one: Any, kind: str) -> list[Any]:
     """Return the blocks of a page, with pictures of a kind."""
     answer, *rest = map(Text, one.summary().splitlines())
-    score = f"the score of {one.question}"
     first, others = _cells(one)
     blocks: list[Any] = [
         answer,
         *_pictures(first, kind),
-        Text(f"Blue raises {score}, red lowers it. {_METHODS[one.own_method]}"),
+        Text(f"Blue raises the score of {one.question}, red lowers it. {_METHODS[one.own_method]}"),
     ]
     blocks += rest
     if one.background is not None and one.background.names:
