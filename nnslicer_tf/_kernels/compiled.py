@@ -12,8 +12,11 @@ from filelock import FileLock
 from numba import njit
 from numba.core.caching import FunctionCache
 
-# For functions that are inlined into the compiled function that calls them.
-inlined: Any = njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# For functions that are inlined into the compiled function that calls them. Numba's types lack
+# two of the options.
+inlined: Any = njit(  # type: ignore[call-overload]
+    forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
 
 
 def compiled(function: Callable) -> Any:
@@ -23,7 +26,7 @@ def compiled(function: Callable) -> Any:
     Pass large functions C-ordered, writable arrays (see `writable`): every other combination is
     compiled separately.
     """
-    dispatcher = njit(nogil=True)(function)
+    dispatcher: Any = njit(nogil=True)(function)
     dispatcher._cache = _SharedCache(function)
     return dispatcher
 
