@@ -4,7 +4,6 @@ The backward walk takes most of the time. Memory holds one batch of activations 
 and two per worker, whatever the number of samples.
 """
 
-import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,13 +15,13 @@ import keras
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._checks import check_count, check_name
+from nnslicer_tf._checks import check_count, check_name, check_number
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.engine import Store
 from nnslicer_tf.engine.engines import ThreadEngine, make_engine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.model import ModelLike
@@ -147,17 +146,11 @@ class Slicer(DecisiveSearch, Explainer):
         self._of_sample = sum(o.synapses * (o.size // o.shape[-1]) for o in weighted)
         self._walked = 0  # products of weights at θ = 0
 
-    def __getstate__(self) -> tuple:
-        """Return the model, the profile and the settings, without what was compiled."""
+    def __reduce__(self) -> tuple:
+        """Pickle and copy the model, the profile and the settings, without what was compiled."""
         names = ("workers", "ray_address", "progress")
         settings = self._settings | {name: getattr(self, name) for name in names}
-        options = {"bounds": self.im.bounds, "task": self.im.given_task}
-        return self.im.model, self.im.input_shapes, options, self.profile, settings
-
-    def __setstate__(self, state: tuple) -> None:
-        model, shapes, options, profile, settings = state
-        shape = shapes if len(shapes) > 1 else next(iter(shapes.values()))
-        Slicer.__init__(self, InstrumentedModel(model, shape, **options), profile, **settings)
+        return partial(type(self), **settings), (self.im, self.profile)
 
     def _like(self, **settings: Any) -> "Slicer":
         """Return a slicer of the same model with some other settings."""
@@ -433,15 +426,10 @@ def check_options(
     is_amount = choices.get("contribution") == "amount"
     if theta is None:
         return 0.0 if is_amount else _DEFAULT_THETA
-    try:
-        valid = math.isfinite(theta) and theta >= 0
-    except TypeError:
-        valid = False
-    if not valid:
-        raise InvalidArgumentError(f"theta must be a finite number ≥ 0. Received: {theta!r}")
+    theta = check_number("theta", theta, "[0, inf)")
     if is_amount and theta > 0:
         raise InvalidArgumentError(
             "Amounts are defined at θ = 0 alone, where they add up to the target's change. Pass "
             f"theta=0, or contribution='count'. Received: theta={theta:g}"
         )
-    return float(theta)
+    return theta
