@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import as_generator
 from nnslicer_tf.attributions.problem import Features, Problem
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.target import TargetLike
 
-_SAMPLES = 50
+_STEPS = 50
+_DRAWS = 200
 
 
 def gradient_times_input(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
@@ -24,35 +24,25 @@ def gradient_times_input(im: InstrumentedModel, x: Any, baseline: Any, target: T
     return mean_gradient(problem, {n: v[None] for n, v in problem.x.items()})
 
 
-def sampled_gradients(
-    im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike, *, samples: int = _SAMPLES
-) -> Any:
+def sampled_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
     """Return integrated gradients by the trapezoidal rule (Sundararajan et al., ICML 2017).
 
-    They add up to the change of the score, up to the error of the rule, with `samples` steps from
-    the baseline to the sample. Embeddings of tokens are interpolated.
+    They add up to the change of the score, up to the error of the rule, with 50 steps from the
+    baseline to the sample. Embeddings of tokens are interpolated.
     """
     problem = Problem(im, x, baseline, target)
-    weights = np.full(samples + 1, 1 / samples)
+    weights = np.full(_STEPS + 1, 1 / _STEPS)
     weights[[0, -1]] /= 2
-    return mean_gradient(problem, _between(problem, np.linspace(0, 1, samples + 1)), weights)
+    return mean_gradient(problem, _between(problem, np.linspace(0, 1, _STEPS + 1)), weights)
 
 
-def expected_gradients(
-    im: InstrumentedModel,
-    x: Any,
-    baseline: Any,
-    target: TargetLike,
-    *,
-    samples: int = 200,
-    rng: int | np.random.Generator = 0,
-) -> Any:
+def expected_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
     """Return integrated gradients averaged over random baselines and places on the lines.
 
-    Expected gradients (Erion et al., Nature Machine Intelligence 2021). `baseline` may be several,
-    `(baselines, *input shape)`, such as training samples; `samples` is the number of gradients.
+    Expected gradients (Erion et al., Nature Machine Intelligence 2021) of 200 places. `baseline`
+    may be several, `(baselines, *input shape)`, such as training samples.
     """
-    random = as_generator(rng)
+    random, samples = np.random.default_rng(0), _DRAWS
     if len(im.input_operations) > 1 or np.ndim(baseline) != len(im.input_shape) + 1:
         problem = Problem(im, x, baseline, target)
         places = (np.arange(samples) + random.random(samples)) / samples  # one in each interval
