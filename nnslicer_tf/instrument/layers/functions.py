@@ -26,6 +26,7 @@ from nnslicer_tf.instrument.layers.merges import product_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import function_steps, recognised
 from nnslicer_tf.instrument.layers.projections import Projection
+from nnslicer_tf.instrument.layers.rewrites import spelled
 from nnslicer_tf.instrument.layers.weighted_sums import (
     convolution,
     depthwise,
@@ -264,8 +265,6 @@ def _matmul(operation: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _einsum(operation: Any, call: LayerCall) -> tuple[Step, ...]:
-    from nnslicer_tf.instrument.layers.rewrites import spelled
-
     operands = call.arguments["operands"]
     variables = [v for v in operands if isinstance(v, keras.Variable)]
     if not variables:  # the rewrite has given it this form
