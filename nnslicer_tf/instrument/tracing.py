@@ -194,6 +194,9 @@ class _Visitor:
         parent: keras.layers.Layer | None = None,  # the expanded layer that makes the call
     ) -> Any:
         """Record one call; return its outputs, symbolic tensors and constants."""
+        # Imported here, because the families of layers use this module.
+        from nnslicer_tf.instrument.layers.rewrites import REWRITES
+
         path = prefix + (self._name_in(prefix, layer, parent) if self._expanded else layer.name)
         kwargs = dict(kwargs or {})
         is_layer = isinstance(layer, keras.layers.Layer)
@@ -241,7 +244,8 @@ class _Visitor:
         # A shared layer keeps the path of its first call.
         path = self._path.setdefault(id(layer), path)
         paddings, masks = self._masks_of(named, explicit)
-        rewrite = None if is_layer else rewrite_of(layer)
+        of_keras = type(layer).__module__.startswith("keras.") and not is_layer
+        rewrite = REWRITES.get(type(layer).__name__) if of_keras else None
         if type(layer).__name__ == "LogSoftmax" and id(layer) in self._final:
             rewrite = None  # a final activation stays one operation
         if rewrite is not None or (is_layer and not has_rule(layer, tensors)):
@@ -497,15 +501,6 @@ def is_recognised(
         return all(recognised(step, shapes, layer.name) for step in steps)
     except UnsupportedLayerError:
         return False
-
-
-def rewrite_of(operation: keras.Operation) -> Callable[..., Any] | None:
-    """Return the function that computes a `keras.ops` operation by others, or None."""
-    from nnslicer_tf.instrument.layers.rewrites import REWRITES
-
-    if not type(operation).__module__.startswith("keras."):
-        return None
-    return REWRITES.get(type(operation).__name__)
 
 
 def _attribute_of(layer: keras.layers.Layer, parent: keras.layers.Layer | None) -> str:
