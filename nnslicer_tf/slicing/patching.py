@@ -240,7 +240,7 @@ def _runs(
     weights = chosen.weights(im[chosen.operation].size)
     values = (values_of(im, run, [chosen.operation])[chosen.operation] for run in runs)
     scores = [float(value.ravel() @ weights) for value in values]
-    if np.isclose(*scores, rtol=1e-6, atol=1e-12):
+    if np.isclose(scores[0], scores[1], rtol=1e-6, atol=1e-12):
         raise InvalidArgumentError(
             f"The target's score is {scores[0]:.4g} in both runs: there is nothing to explain. "
             "Choose samples, or a target, that differ."

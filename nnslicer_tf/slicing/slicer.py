@@ -174,12 +174,6 @@ class Slicer(DecisiveSearch, Explainer):
     def _rounding(self) -> dict[str, np.ndarray]:
         return rounding_bounds(self.im, self.profile.means)
 
-    @property
-    def neuron_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Operation name → shape of its neurons at this slicer's granularity."""
-        layout = Layout(self.granularity, self.profile.means)
-        return {o.name: layout.shape(o.shape) for o in self.im.operations}
-
     def slice(
         self,
         x: DataLike,
@@ -204,7 +198,7 @@ class Slicer(DecisiveSearch, Explainer):
             CorruptFileError: if the checkpoint is damaged.
             WorkerError: if a batch fails three times on a worker.
         """
-        plan = self._checked_plan(outputs)
+        plan = self.plan(outputs)
         dtype = np.float64 if plan.is_amount else np.int64
         samples = self.im.samples(x)
         work = self._work_for(plan, Sum(dtype), None if checkpoint else samples.count)
@@ -242,7 +236,7 @@ class Slicer(DecisiveSearch, Explainer):
         Raises:
             InvalidArgumentError: for unknown kernels or operations; other errors as in `slice`.
         """
-        plan = self._checked_plan(outputs)
+        plan = self.plan(outputs)
         shapes = chosen_shapes(plan, kernels, operations)
         classes = self._classes_of(plan)
         layout = EachRow(np.float32 if plan.is_amount else np.int32, *shapes, classes)
@@ -281,7 +275,7 @@ class Slicer(DecisiveSearch, Explainer):
         Raises:
             InvalidArgumentError: for unknown kernels or operations; other errors as in `slice`.
         """
-        plan = self._checked_plan(outputs)
+        plan = self.plan(outputs)
         shapes = chosen_shapes(plan, kernels, operations)
         dtype = np.float32 if plan.is_amount else np.int32
         work = self._work_for(plan, EachPart(dtype, *shapes, self._classes_of(plan), reduce))
@@ -305,11 +299,6 @@ class Slicer(DecisiveSearch, Explainer):
     def _choices(self) -> dict[str, str]:
         return {name: getattr(self, name) for name in _CHOICES}
 
-    def _checked_plan(self, outputs: Any) -> Plan:
-        """Return the plan of a walk, after checking that the weights have not changed."""
-        self._check_weights()
-        return self.plan(outputs)
-
     def _check_weights(self) -> None:
         if weights_checksum(self.im.model) != self._weights:
             raise ProfileMismatchError(
@@ -318,13 +307,20 @@ class Slicer(DecisiveSearch, Explainer):
             )
 
     def plan(self, outputs: Outputs | Criterion = PREDICTED) -> Plan:
-        """Return the walk of a criterion; raise CriterionError if it does not fit the model."""
+        """Return the walk of a criterion.
+
+        Raises CriterionError if it does not fit the model, ProfileMismatchError if the model's
+        weights have changed.
+        """
+        self._check_weights()
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)
-        resolved = criterion.resolve(self.im, self.neuron_shapes)
+        layout = Layout(self.granularity, self.profile.means)
+        shapes = {o.name: layout.shape(o.shape) for o in self.im.operations}
+        resolved = criterion.resolve(self.im, shapes)
         key = resolved.key()
         if key not in self._plans:
-            rounding = {} if self.contribution == "amount" else self._rounding
-            layout = Layout(self.granularity, self.profile.means, rounding)
+            if self.contribution == "count":
+                layout = replace(layout, rounding=self._rounding)
             self._plans[key] = plan_walk(self.im, layout, resolved, **self._settings)
         return self._plans[key]
 
