@@ -11,7 +11,6 @@ from nnslicer_tf.attributions.problem import Features, Problem
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.target import TargetLike
 
-_STEPS = 50
 _DRAWS = 200
 
 
@@ -24,16 +23,18 @@ def gradient_times_input(im: InstrumentedModel, x: Any, baseline: Any, target: T
     return mean_gradient(problem, {n: v[None] for n, v in problem.x.items()})
 
 
-def sampled_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
+def sampled_gradients(
+    im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike, *, samples: int = 50
+) -> Any:
     """Return integrated gradients by the trapezoidal rule (Sundararajan et al., ICML 2017).
 
-    They add up to the change of the score, up to the error of the rule, with 50 steps from the
-    baseline to the sample. Embeddings of tokens are interpolated.
+    They add up to the change of the score, up to the error of the rule, with `samples` steps from
+    the baseline to the sample. Embeddings of tokens are interpolated.
     """
     problem = Problem(im, x, baseline, target)
-    weights = np.full(_STEPS + 1, 1 / _STEPS)
+    weights = np.full(samples + 1, 1 / samples)
     weights[[0, -1]] /= 2
-    return mean_gradient(problem, _between(problem, np.linspace(0, 1, _STEPS + 1)), weights)
+    return mean_gradient(problem, _between(problem, np.linspace(0, 1, samples + 1)), weights)
 
 
 def expected_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
