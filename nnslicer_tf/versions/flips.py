@@ -135,19 +135,18 @@ def explain_flips(
     A set of changes is certified if the old model with them alone gives the new answer, and the new
     model without them gives the old answer. Changes are ranked by their effect on the difference
     of the two logits (and of others near them), a mean of derivatives on the straight way between
-    the versions' weights; the
-    smallest certified share of the ranking is found by bisection. Then effects are estimated again
-    with these changes, and ranked again. Some 100 to 150 forward passes of a sample.
+    the versions' weights; the smallest certified share of the ranking is found by bisection. Then
+    effects are estimated again with these changes, and ranked again. Some 100 to 150 forward passes
+    of a sample.
 
     Args:
         old: The old version, a Keras or instrumented classifier.
-        new: The new version, of the same architecture; or a LiteRT file made of the old one, which
-            stands for the old model with the file's weights.
+        new: The new version, of the same architecture, or a LiteRT file, as for `compare`.
         x: Samples in any form of `DataLike`; those that both versions answer alike are left out.
         level: What is counted: "weight" (entries of all variables), "channel" (all weights of an
             output channel of a layer) or "layer".
         output: Name of the output that is explained; needed if there are several.
-        rng: Seed or generator of these draws.
+        rng: Seed or generator of the random changes to which they are compared.
         progress: Whether to show progress.
 
     Raises:
