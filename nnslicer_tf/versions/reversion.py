@@ -47,6 +47,10 @@ class Reversion(ShownAsTable):
         active[self._order[: round(share * self._between.units)]] = 0
         return self._between.model(active)
 
+    def change(self, unit: int) -> tuple[str, tuple[int, ...]]:
+        """Return the name of a unit's variable or layer, and its index there."""
+        return self._between.where(unit)
+
     def to_frame(self) -> pd.DataFrame:
         """Return the steps, and what the held-out samples give after each.
 
