@@ -64,6 +64,16 @@ def check_name(what: str, name: object, known: Iterable[str]) -> None:
         )
 
 
+def check_texts(argument: str, texts: Iterable[object]) -> None:
+    """Raise `InvalidArgumentError` unless all texts can be written to a file, as UTF-8."""
+    for text in texts:
+        if any("\ud800" <= letter <= "\udfff" for letter in str(text)):
+            raise InvalidArgumentError(
+                f"{argument} must be text; {text!a} has half of a character (a lone surrogate). "
+                "Correct it, or decode the bytes by their own encoding."
+            )
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return a suggestion of the nearest names, ignoring case; "" if none is near."""
     by_lower = {one.lower(): one for one in known}

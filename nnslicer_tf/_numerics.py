@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 
 from nnslicer_tf._checks import ArrayLike, as_array, check_labels, check_number, counted
 from nnslicer_tf.errors import InvalidArgumentError
@@ -17,15 +18,12 @@ FINAL_ACTIVATIONS = ("softmax", "log_softmax", "sparsemax", "sigmoid")
 
 def softmax(scores: np.ndarray, axis: int = -1) -> np.ndarray:
     """Return the softmax along an axis, float64, of the shape of `scores`."""
-    scores = np.asarray(scores, np.float64)
-    powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
-    return powers / powers.sum(axis=axis, keepdims=True)
+    return special.softmax(np.asarray(scores, np.float64), axis)
 
 
 def sigmoid(scores: np.ndarray) -> np.ndarray:
     """Return 1 / (1 + e^-s), float64, of the shape of `scores`."""
-    # The logistic function as a tanh does not overflow.
-    return 0.5 + 0.5 * np.tanh(0.5 * np.asarray(scores, np.float64))
+    return special.expit(np.asarray(scores, np.float64))
 
 
 def runner_up_margin(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:

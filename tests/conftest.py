@@ -61,7 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         test = name.partition("[")[0]
         if {test, name} & {*schedule.WHOLE_TESTS} or any(fnmatch(path, p) for p in schedule.WHOLE):
             item.add_marker(pytest.mark.whole)
-        if name.startswith(schedule.SLOW) or cases[test] % one_in.get(test, 1):
+        is_left_out = cases[test] % one_in.get(test, 1) and name not in schedule.ALWAYS
+        if name.startswith(schedule.SLOW) or is_left_out:
             item.add_marker(pytest.mark.slow)
         cases[test] += 1
 

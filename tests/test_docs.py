@@ -23,7 +23,7 @@ BLOCK = re.compile(
     r"^```(?P<language>python|console)(?: title=\"(?P<file>\S+)\")?\n(?P<code>.*?)^```", re.M | re.S
 )
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)]*))?\)|`((?:apps|benchmarks)/\w+\.py)")
-PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
 ANALYSES = sorted((DOCS / "analyses").glob("*.md"))
 
@@ -153,21 +153,33 @@ def clean(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run_commands(text):
-    """Run the commands of a block, those of `nnslicer` in this process."""
+TESTING = re.compile(r"(\w+)=(\S+) python -m pytest (.*?)( \|\| true)?")
+
+
+def run_commands(text, monkeypatch):
+    """Run the commands of a block; those of `nnslicer` and pytest in this process."""
     for line in text.splitlines():
         assert line.startswith("$ "), f"not a command: {line}"
-        name, *arguments = shlex.split(line[2:])
+        command = line[2:]
+        name, *arguments = shlex.split(command)
         if name == "nnslicer":
             app(arguments, standalone_mode=False)
+        elif tests := TESTING.fullmatch(command):
+            variable, value, arguments, may_fail = tests.groups()
+            monkeypatch.setenv(variable, value)
+            # Without this project's settings, and with modules of one name side by side.
+            own = ["-c", os.devnull, "--rootdir=.", "--import-mode=importlib"]
+            own += ["-p", "no:cacheprovider", "-p", "no:xdist"]
+            failed = pytest.main([*own, *shlex.split(arguments)])
+            assert failed == (1 if may_fail else 0)
         else:
             path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-            subprocess.run(line[2:], shell=True, check=True, env={**os.environ, "PATH": path})
+            subprocess.run(command, shell=True, check=True, env={**os.environ, "PATH": path})
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
-def test_the_code_of_a_page_runs(page, clean, request):
+def test_the_code_of_a_page_runs(page, clean, request, monkeypatch):
     names = {"__name__": page.stem}
     if page.stem == "a-transformer":
         pytest.importorskip("keras_hub", reason="the extra 'kerashub' has it")
@@ -177,7 +189,7 @@ def test_the_code_of_a_page_runs(page, clean, request):
             shutil.copy(networks / file, clean)
     for block in BLOCK.finditer(page.read_text()):
         if block["language"] == "console":
-            run_commands(block["code"])
+            run_commands(block["code"], monkeypatch)
         elif block["file"]:
             (clean / block["file"]).write_text(block["code"])
         else:

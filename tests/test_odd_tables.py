@@ -58,6 +58,8 @@ READ = {
     "large integers": (A + "16777216,0\n", "a", [[16777216]], [0]),
     "values of bool": (A + "True,0\nFalse,1\n", "a", [[1], [0]], [0, 1]),
     "labels of bool": (A + "1,True\n2,False\n", "a", [[1], [2]], ["True", "False"]),
+    "labels of bool, all True": (A + "1,True\n2,TRUE\n", "a", [[1], [2]], ["True", "True"]),
+    "labels of bool, all False": (A + "1,false\n2,false\n", "a", [[1], [2]], ["False", "False"]),
     "labels with points": (A + "1,1.0\n2,0.0\n", "a", [[1], [2]], [1, 0]),
     "numbers and names as labels": (A + "1,10\n2,ten\n", "a", [[1], [2]], ["10", "ten"]),
     "one column": ("a\n1\n2\n", "a", [[1], [2]], None),
@@ -181,3 +183,16 @@ def test_labels_of_arrays(tmp_path, y, expected):
     else:
         assert check_labels(y, 2).tolist() == expected
         assert datasets.load_data(tmp_path / "a.npz").y.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "labels, y", [("True False", [1, 0]), ("true true", [1, 1]), ("False", [0])]
+)
+def test_true_is_class_1_also_alone(tmp_path, labels, y):
+    path = tmp_path / "odd.csv"
+    path.write_text("a,label\n" + "".join(f"1,{label}\n" for label in labels.split()))
+    found = datasets.load_data(path)  # without the warning of an alphabetical order
+    assert found.y.tolist() == y and found.class_names == ("False", "True")
+    other = datasets.load_data(path, classes=["True", "False"])
+    assert [other.class_names[label] for label in other.y] == [str(bool(label)) for label in y]
+    assert datasets.load_data(path, classes=["ill", "well"]).y.tolist() == y

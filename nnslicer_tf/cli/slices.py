@@ -18,70 +18,50 @@ _PICTURES = (".png", ".pdf", ".svg")
 def demo(
     output: Annotated[Path, Option(help="Folder for the results.")] = Path("nnslicer-demo"),
 ) -> None:
-    """Slice a small network on scikit-learn's digits; nothing is downloaded."""
-    inputs.writable(output / "slices.png")
+    """Explain and slice a small network on scikit-learn's digits; nothing is downloaded."""
+    inputs.writable(output / "why.html")
     import_keras_quietly()
     import numpy as np
 
-    from nnslicer_tf import InstrumentedModel, Profile, Slicer, datasets, zoo
-    from nnslicer_tf.report import plot_slices, save_figure
+    from nnslicer_tf import InstrumentedModel, Profile, Slicer, datasets, explore, zoo
+    from nnslicer_tf.report import plot_slices
 
-    # Slices of an image, of all images of its class, and of all images.
     train, test = datasets.load("digits", "train"), datasets.load("digits", "test")
-    model = zoo.load("digits_cnn")
-    im = InstrumentedModel(model)
+    im = InstrumentedModel(zoo.load("digits_cnn"))
     means = Profile.from_data(im, train)
-    slicer = Slicer(im, means, theta=0.3, workers=0)
-    image = test.x[13:14]
-    label = int(im.logits(image).argmax())
-    of_class = train.x[train.y == label]
-    image_slice = slicer.slice(image, outputs=[label])
-    class_slice = slicer.slice(of_class, outputs=[label])
-    all_slice = slicer.slice(train.x, outputs="predicted")
-
-    # The files, and a picture with the share of neurons in each slice as the title.
     means.save(output / "profile.npz")
-    image_slice.save(output / "image.npz")
-    class_slice.save(output / "class.npz")
-    rectified = [o.name for o in im.operations if o.kind == "rectify"]
-    images = {f"one image of a {label}": image[0], f"all images of a {label}": of_class.mean(0)}
-    figure = plot_slices(
-        dict(zip(images, (image_slice, class_slice), strict=True)), rectified, images
-    )
-    neurons = [
-        np.mean(np.concatenate([one.neurons[name].ravel() for name in rectified]) != 0)
-        for one in (image_slice, class_slice)
-    ]
-    figure.suptitle(
-        f"{neurons[0]:.0%} of the neurons decide one image, {neurons[1]:.0%} all images of the "
-        "class"
-    )
-    save_figure(figure, output / "slices.png")
+    slicer = Slicer(im, means, theta=0.3, workers=0)
 
-    # The network with only the synapses of each slice.
-    whole, of_label, of_all = (
-        m.predict(test.x, verbose=0).argmax(axis=1) == test.y
-        for m in (model, class_slice.apply(model, "zero"), all_slice.apply(model, "zero"))
+    # Why is an image a 7, and not an 8?
+    image, of_class = test.x[13], train.x[train.y == 7]
+    why = slicer.explain(image, instead_of=8)
+    why.save(output / "why.html")
+    explore(why, im).save(output / "explore.html")
+
+    # What does the class need? The network with only the synapses of its slice.
+    class_slice = slicer.slice(of_class, outputs=[7])
+    class_slice.save(output / "class.npz")
+    slices = {"one image of a 7": why.slice, "all images of a 7": class_slice}
+    images = dict(zip(slices, (image, of_class.mean(axis=0)), strict=True))
+    figure = plot_slices(slices, ["relu1", "relu2"], images)
+    one, every = (
+        np.mean(np.concatenate([part.neurons[n].ravel() for n in ("relu1", "relu2")]) != 0)
+        for part in slices.values()
     )
-    chosen = test.y == label
-    answer = image_slice.apply(model, "zero").predict(image, verbose=0).argmax()
-    shares = [
-        f"{(one.to_vector() != 0).mean():6.1%} of the synapses"
-        for one in (class_slice, all_slice, image_slice)
-    ]
-    print(f"The slice of all training images of a {label}, for output {label}:")
-    print(class_slice.summary())
+    title = f"{one:.0%} of the neurons decide one image, {every:.0%} all images of the class"
+    figure.suptitle(title)
+    inputs.draw(output / "slices.png", figure)
+    whole, alone = (
+        (model.predict(test.x, verbose=0).argmax(axis=1) == test.y)[test.y == 7].mean()
+        for model in (im.model, class_slice.apply(im.model, "zero"))
+    )
     print(
         f"""\
-Synapses outside a slice set to zero, on the test images:
-  slice of the {label}s   {shares[0]}   \
-{of_label[chosen].mean():.1%} of the {label}s right (whole model {whole[chosen].mean():.1%})
-  slice of all      {shares[1]}   \
-{of_all.mean():.1%} of all images right ({whole.mean():.1%})
-  slice of 1 image  {shares[2]}   \
-the image, a {label}, is classified as a {answer}
+{why.summary()}
 
-Written to {output}: profile.npz, image.npz, class.npz, slices.png"""
+With {(class_slice.to_vector() != 0).mean():.1%} of the synapses, those in the slice of all 7s, \
+{alone:.1%} of the 7s are right (whole model {whole:.1%}).
+Written to {output}: profile.npz, why.html, explore.html, class.npz, slices.png"""
     )
 
 

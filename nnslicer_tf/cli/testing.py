@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 
 MAX_VIEWED = 10  # Inputs of each kind in a view
 
-CRITERIA = {
-    "neuron": "neurons",
-    "top-k": "neurons",
-    "k-multisection": "sections of the neurons' ranges",
-    "boundary": "corners of the neurons' ranges",
+_OF_RANGES = {
+    "k-multisection": ("KMultisectionCoverage", "sections of the neurons' ranges"),
+    "boundary": ("BoundaryCoverage", "corners of the neurons' ranges"),
 }
-"""Criterion of coverage → what it covers."""
-_OF_RANGES = ("k-multisection", "boundary")
+CRITERIA = ("neuron", "top-k", *_OF_RANGES)
 
 
 def detect(
@@ -94,19 +91,16 @@ def cover(
     from nnslicer_tf import deepxplore
 
     coverage: deepxplore.Coverage
-    if criterion in _OF_RANGES:
+    kind, what = _OF_RANGES.get(criterion, ("", "neurons"))
+    if kind:
         known = inputs.dataset(str(train), im, normalise, split="train").x
-        ranges = deepxplore.NeuronRanges.from_data(im, known)
-        by_sections = criterion == "k-multisection"
-        kind = deepxplore.KMultisectionCoverage if by_sections else deepxplore.BoundaryCoverage
-        coverage = kind(ranges)
+        coverage = getattr(deepxplore, kind)(deepxplore.NeuronRanges.from_data(im, known))
     elif criterion == "top-k":
         coverage = deepxplore.TopKCoverage(im)
     else:
         coverage = deepxplore.NeuronCoverage(im, threshold=threshold)
     coverage.update(x)
     inputs.show(coverage.to_frame(), output)
-    what = CRITERIA[criterion]
     print(f"{coverage.total():.1%} of the {what} are covered by {counted(len(x), 'input')}")
 
 

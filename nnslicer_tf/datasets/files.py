@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import MAX_CLASSES, as_class_indices, check_name, counted
+from nnslicer_tf._checks import MAX_CLASSES, as_class_indices, check_name, check_texts, counted
 from nnslicer_tf._files import as_path
 from nnslicer_tf.datasets.named import NORMALISATIONS, Dataset, load
 from nnslicer_tf.datasets.tables import label_column, read_table, split_frame
@@ -46,8 +46,8 @@ def load_data(
               their names, images may lie deeper, and names that begin with a dot are ignored. Grey
               images may have 16 bits;
             - an `.npz` file with arrays x and y, or an `.npy` file with x;
-            - a `.csv` file with a row per sample, and labels (integers or names) in a column
-              label(s), class or target, or otherwise y.
+            - a `.csv` file with a row per sample, and labels in a column label(s), class or target,
+              or otherwise y: integers, names, or truth values (False is class 0, True class 1).
         normalise: For public sets, see `load`. Images are divided by 255 if `"unit"`, and keep
             their values 0 … 255 if `"none"`. Values in other files are used unchanged.
         labels: Whether there must be labels, classes. If not, those in `.npz` files are not read;
@@ -102,7 +102,8 @@ def load_data(
     names = tuple(map(str, classes))
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"Class names must be unique. Received: {names}")
-    if not data.alphabetical:
+    check_texts("classes", names)
+    if not data.alphabetical and not (data.class_names and set(data.class_names) <= set(names)):
         if len(data.y) and data.y.max() >= len(names):
             raise InvalidArgumentError(
                 f"'{data.name}' has the label {data.y.max()}, but classes has only "

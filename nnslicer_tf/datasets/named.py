@@ -154,16 +154,14 @@ def normalisation(name: str, kind: str) -> Normalisation:
 
 @cache
 def _training_statistics(name: str) -> tuple[list[float], list[float]]:
+    from sklearn.preprocessing import StandardScaler
+
     images, _ = _images(name, "train")
-    # In float64, because float32 sums over 50,000 images lose a third of the mean.
-    count, total, squares = 0, np.zeros(1), np.zeros(1)
-    for start in range(0, len(images), 5_000):
-        values = images[start : start + 5_000].reshape(-1, images.shape[-1]).astype(np.float64)
-        count += len(values)
-        total = total + values.sum(axis=0)
-        squares = squares + (values**2).sum(axis=0)
-    mean = total / count
-    return mean.tolist(), np.sqrt(squares / count - mean**2).tolist()
+    moments = StandardScaler()
+    for start in range(0, len(images), 5_000):  # in float64, some at a time
+        values = images[start : start + 5_000].reshape(-1, images.shape[-1])
+        moments.partial_fit(values.astype(np.float64))
+    return moments.mean_.tolist(), moments.scale_.tolist()
 
 
 def _images(name: str, split: str) -> tuple[np.ndarray, np.ndarray]:

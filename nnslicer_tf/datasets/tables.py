@@ -126,6 +126,8 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
             "Add it, or remove the row. In files 'NA', 'None' and 'null' count as missing."
         )
     column = column.astype(object).infer_objects()  # replaces categories by their values
+    if column.dtype.kind == "b":  # also if only one of the two values occurs
+        return x, column.to_numpy(np.int64), ("False", "True")
     if column.dtype.kind not in "iuf":
         names, y = np.unique(column.astype(str).to_numpy(object), return_inverse=True)
         return x, y.astype(np.int64), tuple(names.tolist())

@@ -268,6 +268,9 @@ class LayerComparison(ShownAsTable):
             frame = pd.concat(parts).sort_values("cause", ascending=False, kind="stable")
         else:
             total = sum(kernel.size for kernel in self.im.kernels.values())
+            with np.errstate(divide="ignore"):  # without an error the ratio is infinite
+                ratios = -20 * np.log10([*self.errors["leaves"].values()])
+            decibels = dict(zip(self.errors["leaves"], ratios, strict=True))
             rows = [
                 {
                     "operation": place.operation,
@@ -275,7 +278,7 @@ class LayerComparison(ShownAsTable):
                     "stored": place.stored,
                     "weights": place.weights / total,
                     **{kind: self.errors[kind][place.operation] for kind in _KINDS},
-                    "SNR, dB": _decibels(self.errors["leaves"][place.operation]),
+                    "SNR, dB": decibels[place.operation],
                     "cause": self.causes[place.operation],
                     "mended alone": self.alone[place.operation],
                 }
@@ -302,11 +305,6 @@ class LayerComparison(ShownAsTable):
             yield slice(start, start + self._batch_size)
 
 
-def _decibels(error: float) -> float:
-    """Return the signal-to-noise ratio of a relative error."""
-    return float(-20 * np.log10(error)) if error else float("inf")
-
-
 def compare_layers(
     im: InstrumentedModel,
     compressed: CompressedLike,
@@ -323,8 +321,9 @@ def compare_layers(
         im: The original: a classifier, a segmentation, or a model of numbers or images.
         compressed: The path or the content of a LiteRT file (8-bit weights, 8-bit integers
             throughout, or 16-bit floats) that was converted from the original; or a Keras model
-            with the original's layers and other weights.
-        x: Preprocessed samples `(samples, *input_shape)`, such as the results of
+            with the original's layers and other weights. It begins after the original's
+            `preprocess`, unless it is an instrumented model with one of its own.
+        x: Samples `(samples, *input_shape)` as the original takes them, such as the results of
             `dflare.find_deviations`.
         by: "labels": samples on which the labels differ (of maps, at some position); where none
             do, and for numbers and independent labels, "values": all samples, by the squared
@@ -341,6 +340,9 @@ def compare_layers(
     """
     check_count("batch_size", batch_size)
     check_name("deviation", by, ("labels", "values"))
+    x = im.check(x)
+    if im.preparation is not None and getattr(compressed, "preparation", None) is None:
+        x, im = np.asarray(im.preparation.predict(x, verbose=0)), im.unprepared
     whole, im = im, im.of_output(output)
     if im is not whole:
         if isinstance(compressed, keras.Model):
@@ -349,7 +351,6 @@ def compare_layers(
         elif isinstance(compressed, InstrumentedModel):
             compressed = compressed.of_output(output)
     kind = im.classes
-    x = im.check(x)
     counterpart, name = counterpart_of(im, compressed, x), im.output_operations[0]
     labels = None
     if not kind.is_number:

@@ -74,8 +74,9 @@ def gradient(
     """Return gradient × activation for the error of the answers, averaged over failing samples.
 
     The error is the wrong logit minus the right one, of maps summed over the wrong positions, or
-    the distance of numbers to the right ones. With references, right class → operation name →
-    value, it is gradient × difference from these, averaged over the samples of these classes.
+    the distance of numbers to the right ones. Outputs score 0. With references, right class →
+    operation name → value, it is gradient × difference from these, averaged over the samples of
+    these classes.
     """
     recurrent = [o.layer for o in im.operations if isinstance(o.params, Member)]
     if recurrent:
@@ -123,6 +124,9 @@ def gradient(
                     synapses[kernel.name] += part.astype(np.float64)
     for sums in (neurons, synapses):
         sums |= {name: total / used for name, total in sums.items()}
+    inside = {operation.name for operation in im.graph.ancestors([im.logit_operation])}
+    for name in set(names) - inside | {im.logit_operation}:
+        neurons[name][...] = 0  # outputs are what is to be explained
     return SuspicionScores(neurons, synapses, add_up=True)
 
 

@@ -100,7 +100,9 @@ def suspicious(
               wrong positions; of numbers, of the distance to the right ones), times the activation.
             - "adjustment": by how much the loss over failing and passing samples falls when a
               channel is set to its mean, mirrored there, scaled or shifted, whichever helps most;
-              also finds dead, copied and swapped units. Slower; outputs are not suspects.
+              also finds dead, copied and swapped units. Slower.
+
+            The neurons of the logits and what is computed from them are no suspects; they score 0.
         output: Name of the output that is meant; only operations before it get scores.
         progress: Show progress bars.
 

@@ -157,11 +157,13 @@ class ModelPair:
     def ask(self, batch: np.ndarray) -> Answers:
         """Query both models with seeds or their mutants `(batch, ...)`; check their outputs."""
         parts = []
+        # The task of the loss with which a Keras original was compiled, or ""
+        of_loss, _ = tasks_of_losses(getattr(self.original, "model", None), {"": ""})[""]
         for inputs in self._chunks(batch):
             with of_user("original"):
                 original = self.original.probabilities(inputs)
             step, limit = self.original.resolution, self.tolerance
-            kind = kind_of(original, step, self.task, limit, self._of_loss())
+            kind = kind_of(original, step, self.task, limit, of_loss)
             check_outputs(original, kind, step, "original", limit)
             with of_user("compressed"):
                 compressed = self.compressed.probabilities(inputs)
@@ -173,11 +175,6 @@ class ModelPair:
             check_outputs(compressed, kind, self.compressed.resolution, "compressed", limit)
             parts.append(judge(original, compressed, kind, limit))
         return parts[0] if len(parts) == 1 else Answers.joined(parts)
-
-    def _of_loss(self) -> str:
-        """Return the task of the loss with which a Keras original was compiled, or ""."""
-        model = getattr(self.original, "model", None)
-        return "" if model is None else tasks_of_losses(model, {"": ""})[""][0]
 
     def identity(self, seeds: np.ndarray) -> dict[str, str]:
         """Return digests of the models and of their inputs; of a function, of all its outputs."""

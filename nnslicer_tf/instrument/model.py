@@ -15,7 +15,7 @@ import numpy as np
 from typing_extensions import TypeAliasType
 
 from nnslicer_tf._checks import check_count, check_name, counted, did_you_mean, of_user
-from nnslicer_tf._environment import progress_bar, track
+from nnslicer_tf._environment import track, waiting
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.datasets import Dataset, load_data
@@ -80,6 +80,7 @@ class InstrumentedModel(ShownAsTable):
     Attributes:
         model: The original model; with `preprocess`, a new one that shares its layers.
         functional: The model in functional or sequential form, with the same layers.
+        preparation: A Keras model of `preprocess`, from a sample to the original's input, or None.
         bounds: The bounds; None if they are not known.
         given_shape: The argument `input_shape`.
         given_task: The argument `task`.
@@ -110,11 +111,12 @@ class InstrumentedModel(ShownAsTable):
                 f"InstrumentedModel needs a Keras model. Received: {type(model).__name__}"
             )
         self.bounds = None if bounds is None else _range(bounds)
-        with progress_bar(f"Wrapping {model.name}", 1, progress):
+        with waiting(f"Wrapping {model.name}", progress):
             functional = as_functional(model, input_shape)
-            compiled = model
+            compiled, self.preparation = model, None
             if preprocess is not None:
-                model = functional = _preprocessed(functional, preprocess, input_shape)
+                model, self.preparation = _preprocessed(functional, preprocess, input_shape)
+                self._unprepared, functional = functional, model
             self.model = model
             self.functional = functional
             self.given_shape = input_shape
@@ -266,6 +268,13 @@ class InstrumentedModel(ShownAsTable):
     def like(self, model: keras.Model) -> "InstrumentedModel":
         """Instrument another model, such as a copy, for samples of the same shapes."""
         return InstrumentedModel(model, self.given_shape, bounds=self.bounds, task=self.given_task)
+
+    @cached_property
+    def unprepared(self) -> "InstrumentedModel":
+        """The model without `preprocess`; itself if it has none."""
+        if self.preparation is None:
+            return self
+        return InstrumentedModel(self._unprepared, task=self.given_task)
 
     def at_position(self, position: int) -> "InstrumentedModel":
         """Return the model that answers with the classes at one position of a map or sequence.
@@ -678,7 +687,8 @@ def _range(bounds: Any) -> Bounds:
 
 def _preprocessed(
     model: keras.Model, preprocess: Callable[[Any], Any], input_shape: Shapes | None
-) -> keras.Model:
+) -> tuple[keras.Model, keras.Model]:
+    """Return the model after `preprocess`, and `preprocess` alone."""
     if len(model.inputs) > 1:
         raise InvalidArgumentError(
             "preprocess needs a model with one input. Put the preprocessing into the model."
@@ -688,7 +698,8 @@ def _preprocessed(
         prepared = preprocess(inputs)
     try:
         # Not model(…), which would prefix the operations' names with the nested model's name.
-        return keras.Model(inputs, model.call(prepared), name=model.name)
+        whole = keras.Model(inputs, model.call(prepared), name=model.name)
+        return whole, keras.Model(inputs, prepared)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             "preprocess must be a Keras layer, or a function written with keras.ops and "

@@ -244,7 +244,7 @@ class _Visitor:
         # A shared layer keeps the path of its first call.
         path = self._path.setdefault(id(layer), path)
         paddings, masks = self._masks_of(named, explicit)
-        of_keras = type(layer).__module__.startswith("keras.") and not is_layer
+        of_keras = not is_layer and type(layer).__module__.startswith("keras.")
         rewrite = REWRITES.get(type(layer).__name__) if of_keras else None
         if type(layer).__name__ == "LogSoftmax" and id(layer) in self._final:
             rewrite = None  # a final activation stays one operation

@@ -205,15 +205,8 @@ def simulate_attacks(
 
     The columns are the budget and those of `pruning.class_scores.subset_figures`.
 
-    Args:
-        model: The model, with logits as output; it is not changed.
-        hidden: Kernel name → bool array, the hidden synapses, as from `select`.
-        train: The samples available to attackers, with their classes.
-        test: The samples for measuring accuracy, with their classes.
-        targets: The protected classes.
-        budgets: Number of samples in each attack, at most as many as `train` has.
-        attacker: The attacker; `Attacker()` by default.
-        rng: Draws hidden weights, samples and their order, the same for all budgets.
+    The accuracies are those on the samples `test`, of which `targets` are the protected classes.
+    All `budgets` have the same random numbers. The other arguments are those of `steal`.
 
     Raises:
         InvalidArgumentError, SeveralInputsError: as `steal`, or for classes out of range.

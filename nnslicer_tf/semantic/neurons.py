@@ -52,8 +52,10 @@ class NeuronLayer:
         pairs = []
         for operation in self.chain:
             if operation.kind == "weighted_sum":
-                pairs.append((operation.params.variable(), _unit_axis(operation)))
-                pairs.append((operation.params.bias(), 0))
+                kernel = operation.params
+                is_second_last = kernel.axes in (OUTPUTS_INPUTS, DEPTHWISE)
+                pairs.append((kernel.variable(), len(kernel.shape) - 1 - is_second_last))
+                pairs.append((kernel.bias(), 0))
             elif operation.kind == "scale":
                 pairs += [(operation.keras_layer.gamma, 0), (operation.keras_layer.beta, 0)]
         return tuple((variable, axis) for variable, axis in pairs if variable is not None)
@@ -131,6 +133,8 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         return list(self) == list(other) and all(np.array_equal(self[k], other[k]) for k in self)
 
     def __or__(self, other: "CriticalNeurons") -> "CriticalNeurons":
+        if not isinstance(other, CriticalNeurons):
+            return NotImplemented
         sizes = {layer: len(mask) for layer, mask in self.items()}
         if sizes != {layer: len(mask) for layer, mask in other.items()}:
             raise InvalidArgumentError(
@@ -140,6 +144,8 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         return CriticalNeurons({layer: mask | other[layer] for layer, mask in self.items()})
 
     def __and__(self, other: "CriticalNeurons") -> "CriticalNeurons":
+        if not isinstance(other, CriticalNeurons):
+            return NotImplemented
         return ~(~self | ~other)
 
     def __invert__(self) -> "CriticalNeurons":
@@ -301,8 +307,3 @@ def _chain(operation: Operation, im: InstrumentedModel, repeated: set[str]) -> t
 
 def _is_zero(values: Any) -> bool:
     return not keras.ops.convert_to_numpy(values).any()
-
-
-def _unit_axis(operation: Operation) -> int:
-    is_second_last = operation.params.axes in (OUTPUTS_INPUTS, DEPTHWISE)
-    return len(operation.params.shape) - 1 - is_second_last

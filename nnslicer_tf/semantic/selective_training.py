@@ -39,18 +39,8 @@ def readapt(
     The loss is the sum of the cross-entropies of samples and adversarial samples, up to a factor
     (Equation 6); only parameters of critical neurons and of the output layer change (Equation 7).
 
-    Args:
-        model: A classifier that ends in logits or a softmax; it is not changed.
-        critical: Layer → bool array `(units,)`, as a semantic slice.
-        x: Samples.
-        y: Their labels.
-        adversarial: Adversarial versions of the samples, of their shape.
-        **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
-
-    Raises:
-        InvalidArgumentError: if masks, labels or adversarial samples do not fit.
-        InputShapeError: if the samples have another shape than the model's inputs.
-        SeveralInputsError: if the model has several inputs.
+    `adversarial` are versions of the samples, of their shape. The other arguments, `options`
+    included, and errors are those of `train_neurons`, with `critical` in place of `neurons`.
     """
     im = instrumented(model, x)
     shape = im.input_shape  # raises an error for models with several inputs
@@ -80,18 +70,10 @@ def develop(
     Outgoing weights belong to the neurons that read them, so the new classes also learn from
     critical neurons, and may be predicted for samples of earlier tasks.
 
-    Args:
-        model: A classifier that ends in logits or a softmax, with outputs for the new classes too;
-            it is not changed.
-        critical: Layer → bool array `(units,)`: the semantic slice on the earlier tasks.
-        x: Samples of the new task, plus any samples of earlier tasks to replay.
-        y: Their labels.
-        learned: The classes of the earlier tasks, whose outputs are frozen.
-        **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
-
-    Raises:
-        InvalidArgumentError: if masks, labels or classes do not fit.
-        InputShapeError: if the samples have another shape than the model's inputs.
+    The model has outputs for the new classes, too; `critical` is the semantic slice on the earlier
+    tasks, and `learned` are their classes, whose outputs are frozen. `x` may have samples of these
+    tasks to replay. The other arguments, `options` included, and errors are those of
+    `train_neurons`.
     """
     im = instrumented(model)
     return train_neurons(im, free_neurons(im, critical, learned), x, y, **options)
@@ -147,6 +129,7 @@ def train_neurons(
     Raises:
         InvalidArgumentError: if masks or labels do not fit the model, or nothing is chosen.
         InputShapeError: if the samples have another shape.
+        SeveralInputsError: if the model has several inputs.
     """
     im = maskable(model)
     masks = parameter_masks(im, neurons)

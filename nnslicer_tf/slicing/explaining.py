@@ -11,8 +11,8 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_array, check_name, counted
-from nnslicer_tf._environment import progress_bar, track
+from nnslicer_tf._checks import as_array, check_name, check_texts, counted
+from nnslicer_tf._environment import track, waiting
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
 from nnslicer_tf.attributions.background import (
     DEEPLIFT,
@@ -85,8 +85,9 @@ class Explainer:
                 which of the two leads.
             classes: Names of the classes, in order.
             columns: Names of a table's columns; by default those of a DataFrame.
-            words: The words of a text, one for each token, or a tokenizer of KerasHub (an object
-                with `id_to_token`).
+            words: The words of a text, one for each token; padding needs none, or "" or "[PAD]". Or
+                what gives them: a tokenizer of KerasHub (an object with `id_to_token`), a
+                `keras.layers.TextVectorization`, or (vectoriser, text), whose tokens are compared.
             usual: Samples of the class. If given, the explanation says how the slice differs from
                 theirs; a few hundred are enough.
             compare: Other methods to judge on this sample beside the contributions, by hiding and
@@ -119,9 +120,6 @@ class Explainer:
         methods = (compare,) if isinstance(compare, str) else tuple(compare)
         for name in methods:
             check_name("attribution", name, ATTRIBUTIONS)
-        if hasattr(words, "id_to_token"):  # a tokenizer of KerasHub
-            ids = max(im.input_operations, key=lambda n: im.graph.vocabulary(n) or 0)
-            words = [words.id_to_token(int(i)) for i in np.ravel(values[ids])]
         names = tuple(map(str, classes))
         asked = _by_name(target, names)
         if asked is None:
@@ -130,10 +128,14 @@ class Explainer:
         whole = answer(im, chosen, values[chosen.operation])
         tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
         _check_names(names, None if chosen.label is None else len(whole))
-        _check_words(words, [np.ravel(values[name]) for name in tokens])
+        text = max(im.input_operations, key=lambda n: im.graph.vocabulary(n) or 0)  # no segments
+        words = _words_of(words, np.ravel(values[text]) if tokens else np.zeros(0))
+        for what, known in {"classes": names, "columns": columns, "words": words}.items():
+            check_texts(what, known)
+        check_texts("groups", groups or ())
 
         # The contributions; the slice, alone and removed.
-        with progress_bar("Contributions", 1, slicer.progress):
+        with waiting("Contributions", slicer.progress):
             against = _against(slicer, batch, chosen, columns, background, groups)
             contributions = deeplift(im, sample, means, chosen) if against is None else None
         faint = ""
@@ -157,17 +159,14 @@ class Explainer:
         frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
 
         def amounts() -> Slice:
-            neurons: dict[str, Any] = {}
-            synapses: dict[str, Any] = {}
+            parts: list[tuple[float, Slice]] = []
             for group, sign in ((chosen.neurons, 1), (chosen.against, -1)):
-                if not group:
-                    continue
-                total = sliced(slicer.by_amounts, {chosen.operation: list(group)})
-                factor = sign * chosen.sign / len(group)
-                for sums, arrays in ((neurons, total.neurons), (synapses, total.synapses)):
-                    for name, array in arrays.items():
-                        sums[name] = sums.get(name, 0) + factor * array
-            return Slice(neurons, synapses, total.info)
+                if group:
+                    one = sliced(slicer.by_amounts, {chosen.operation: list(group)})
+                    parts.append((sign * chosen.sign / len(group), one))
+            neurons: Any = {n: sum(f * p.neurons[n] for f, p in parts) for n in one.neurons}
+            synapses: Any = {n: sum(f * p.synapses[n] for f, p in parts) for n in one.synapses}
+            return Slice(neurons, synapses, one.info)
 
         # What was assumed about the outputs, and why the slice is empty or nearly complete.
         remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
@@ -175,7 +174,7 @@ class Explainer:
         smallest, contrast, withheld = None, None, ""
         if decisive:
             smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
-        unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
+        unusual = unusual_size(slicer, one, values, whole, chosen, at_zero)
         return Explanation(
             sample=sample,
             target=chosen,
@@ -265,18 +264,38 @@ def _check_names(names: Sequence[str], classes: int | None) -> None:
         )
 
 
-def _check_words(words: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
-    """Raise InvalidArgumentError unless there is a word for each token, or each before padding."""
-    counts = {n for row in tokens for n in (len(np.trim_zeros(row, "b")), len(row))}
-    if not isinstance(words, Iterable) or (np.ndim(words) == 0 and not isinstance(words, str)):
-        raise InvalidArgumentError(f"words must be a sequence of words. Received: {words!r}")
-    if len(words) and (isinstance(words, str) or len(words) not in counts):
-        takes = f"it has {min(counts)}" if counts else "the model takes no tokens"
+def _words_of(words: Any, tokens: np.ndarray) -> Sequence[str]:
+    """Return a word for each token, or for each before the padding; see `Explainer.explain`."""
+    count = len(np.trim_zeros(tokens, "b"))
+    text = None
+    if isinstance(words, tuple) and len(words) == 2 and hasattr(words[0], "get_vocabulary"):
+        words, text = words
+    if hasattr(words, "id_to_token"):
+        return [words.id_to_token(int(i)) for i in tokens]
+    if hasattr(words, "get_vocabulary"):
+        of_text = tokens if text is None else np.ravel(words([text]))
+        if not np.array_equal(np.trim_zeros(of_text, "b"), tokens[:count]):
+            raise InvalidArgumentError(
+                f"The sample does not consist of the tokens of the text {text!r}. Explain "
+                "vectoriser([text]), with the vectoriser that made the training data."
+            )
+        vocabulary = words.get_vocabulary()
+        return [vocabulary[int(i)] for i in tokens[:count]]
+    try:
+        found = list(words)
+    except TypeError as error:  # also of an array without axes
+        message = f"words must be a sequence of words. Received: {words!r}"
+        raise InvalidArgumentError(message) from error
+    is_padding = [str(word).lower() in ("", "[pad]", "<pad>") for word in found]
+    is_marked = is_padding == [i >= count for i in range(len(tokens))]
+    if found and (isinstance(words, str) or not (len(found) == count or is_marked)):
+        takes = f"it has {count}" if len(tokens) else "the model takes no tokens"
         raise InvalidArgumentError(
             f"words must have one word for each token of the sample; {takes}. Received: "
-            f"{len(words)} {type(words).__name__}. Split the text as the model's vectoriser does, "
-            "or look each token up in its vocabulary."
+            f"{len(found)} {type(words).__name__}. Split the text as the model's vectoriser does, "
+            "or pass the vectoriser and the text: words=(vectoriser, text)."
         )
+    return found
 
 
 def _ablated(
@@ -428,16 +447,15 @@ def compare_methods(
     over: dict[str, Any] = {}
     if background is not None and background.names:
         over = {"rows": background.rows, "features": background.features}
-    deletion, insertion = metrics.curves(im, sample, baseline, target, judged, **over)
+    with waiting("Curves", progress):
+        deletion, insertion = metrics.curves(im, sample, baseline, target, judged, **over)
     return Comparison(values, deletion, insertion, left_out)
 
 
 def unusual_size(
-    im: InstrumentedModel,
+    slicer: "Slicer",
     one: Slice,
-    theta: float,
     values: Mapping[str, np.ndarray],
-    means: Mapping[str, np.ndarray],
     whole: np.ndarray,
     target: Target,
     unexcluded: Callable[[], Slice],
@@ -446,6 +464,7 @@ def unusual_size(
 
     `unexcluded` returns the slice at θ = 0.
     """
+    im, theta, means = slicer.im, slicer.theta, slicer.profile.means
     share = float((one.to_vector() != 0).mean())
     if 0 < share < _NEARLY_ALL:
         return ""

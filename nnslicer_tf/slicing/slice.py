@@ -182,11 +182,16 @@ class Slice(ShownAsTable):
             members is NaN.
 
         Raises:
+            InvalidArgumentError: if `other` is not a slice.
             ProfileMismatchError: if the slices are of different models or levels.
         """
         import pandas as pd
         from scipy.stats import binomtest
 
+        if not isinstance(other, Slice):
+            raise InvalidArgumentError(
+                f"A slice is compared with another slice. Received: {type(other).__name__}"
+            )
         self._check_alike(other)
         masks = {}
         for name in dict.fromkeys([*self.members, *other.members]):
@@ -223,6 +228,8 @@ class Slice(ShownAsTable):
     def __add__(self, other: "Slice") -> "Slice":
         """Return the sum of the contributions: the slice of both sample sets together."""
         total = self._combine(other, np.add)
+        if total is NotImplemented:
+            return total
         total.info["samples"] = self.info.get("samples", 0) + other.info.get("samples", 0)
         return total
 

@@ -258,22 +258,13 @@ class Slicer(DecisiveSearch, Explainer):
     ) -> Iterator[Part]:
         """Yield the dense contributions of every sample as they are computed, keeping none.
 
-        Memory is bounded by the batch size.
-
-        Args:
-            x: Samples, as for `slice`.
-            outputs: The neurons O, as for `slice`.
-            kernels: Names of the kernels whose synapses are yielded; all by default.
-            operations: Names of the operations whose neurons are yielded; none by default.
-            reduce: Function applied to the synapses (see `Reduction`), such as a selection or sums
-                by channel. At θ = 0 it runs on the backend, inside the compiled walk. Reuse the
-                same function object: each one is compiled.
+        Memory is bounded by the batch size. Arguments and errors are those of `slice_each`, but no
+        operations by default. `reduce` is applied to the synapses (see `Reduction`), such as a
+        selection or sums by channel. At θ = 0 it runs on the backend, inside the compiled walk.
+        Reuse the same function object: each one is compiled.
 
         Yields:
             `Part`s, in the order of the samples.
-
-        Raises:
-            InvalidArgumentError: for unknown kernels or operations; other errors as in `slice`.
         """
         plan = self.plan(outputs)
         shapes = chosen_shapes(plan, kernels, operations)

@@ -6,6 +6,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
+from nnslicer_tf import dflare
 from nnslicer_tf.debugging import compare_layers, counterpart_of
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import copy_model
@@ -106,3 +107,32 @@ def test_rounding_by_mixed_precision_is_not_overlooked(im, samples):
         layer.dtype_policy = "mixed_bfloat16"
     with pytest.raises(InvalidArgumentError, match=r"computes in float32 .* in bfloat16"):
         compare_layers(im, copy, samples, progress=False)
+
+
+def test_a_copy_without_the_preprocessing_is_compared_after_it():
+    """The result is that of the two models alone, on prepared samples."""
+    model = dense_model([8], False)
+    copy = copy_model(model)
+    copy.get_layer("dense0").kernel.assign(np.round(copy.get_layer("dense0").kernel, 1))
+    x = np.random.default_rng(0).integers(0, 256, (30, 200)).astype(np.float32)
+    scaled = x / np.float32(255)
+    plain = compare_layers(nns.InstrumentedModel(model), copy, scaled, by="values", progress=False)
+    layer = layers.Rescaling(1 / 255)
+    bound = nns.InstrumentedModel(model, preprocess=lambda x: x / 255, bounds=(0, 255))
+    shared = nns.InstrumentedModel(model, preprocess=layer)
+    for im, compressed in (
+        (bound, copy),
+        (bound, nns.InstrumentedModel(copy)),
+        (bound, dflare.compress(copy, "dynamic")),
+        (shared, nns.InstrumentedModel(copy, preprocess=layer)),
+    ):
+        found = compare_layers(im, compressed, x, by="values", progress=False)
+        if isinstance(compressed, bytes):
+            assert found.errors["made"]["logits"] < 0.05
+            continue
+        assert found.causes["dense0:pre"] == pytest.approx(plain.causes["dense0:pre"], rel=1e-3)
+        np.testing.assert_allclose(found.labels, plain.labels)
+    found = compare_layers(bound, copy, x, by="values", progress=False)
+    np.testing.assert_allclose(found.x, scaled)
+    with pytest.raises(InvalidArgumentError, match="no counterpart"):
+        compare_layers(bound, dense_model([9], False), x, progress=False)

@@ -12,6 +12,19 @@ from nnslicer_tf.errors import InvalidArgumentError
 from support.known_models import negated
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_outputs_are_no_suspects(im, pairs, method):
+    ending = keras.Sequential([im.model, layers.Rescaling(2.0, name="scaled")])
+    for one in (im, nns.InstrumentedModel(keras.Sequential([ending, layers.Softmax()]))):
+        found = suspicious(one, *pairs, method, progress=False)
+        after = [o.name for o in one.operations if o.shape == (3,)]
+        logits = after.index(one.logit_operation)
+        for name in after[logits:]:
+            assert not found.neurons[name].any()
+        hidden = [values for name, values in found.neurons.items() if "hidden" in name]
+        assert any(values.any() for values in hidden)
+
+
 @pytest.mark.parametrize("contrast", [False, True])
 def test_gradients_by_finite_differences(im, pairs, runs, contrast):
     """A neuron adds the slope of the lead when its value is moved to the reference's."""

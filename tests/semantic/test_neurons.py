@@ -1,5 +1,7 @@
 """The neurons of a model, and sets of them."""
 
+import operator
+
 import keras
 import numpy as np
 import pytest
@@ -161,3 +163,7 @@ def test_bad_masks_are_refused(masks, message):
 def test_sets_of_other_models_do_not_mix():
     with pytest.raises(nns.errors.InvalidArgumentError, match="of the same model"):
         _ = A | CriticalNeurons({"a": np.ones(3, bool)})
+    for other in (3, None, {"a": np.ones(3, bool)}):
+        for combine in (operator.and_, operator.or_):
+            with pytest.raises(TypeError, match="unsupported operand"):
+                combine(A, other)

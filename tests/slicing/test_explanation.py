@@ -65,6 +65,17 @@ def test_the_certificate_of_a_decisive_slice_is_shown(slicer, digits, explanatio
     found = one.certificate["probability with slice alone"][0]
     assert alone.max() == pytest.approx(found, rel=1e-2)
     assert one.summary(0, digits.class_names) in explanation.summary()
+    # The bars are its own, not those of the slice by counts; text has the page's colour.
+    rest = {name: np.where(mask, 0, 1) for name, mask in masks.items()}
+    without = nns.Slice({}, rest, {}).apply(slicer.im.model, slicer.profile)(digits.x[5:6])
+    axes = [a for a in explanation.figure().axes if a.get_title(loc="right")]
+    expected = [explanation.whole.max(), alone.max(), softmax(without.numpy()[0])[alone.argmax()]]
+    drawn = [bar.get_width() for bar in axes[0].patches][:3]
+    assert drawn == pytest.approx(expected, rel=1e-2, abs=1e-3)
+    explanation.save(tmp_path / "certified.html")
+    page = (tmp_path / "certified.html").read_text(encoding="utf-8")
+    assert "currentColor" in page and "#1d1f23;" in page.split("</style>")[0]
+    assert "#1d1f23" not in page.split("</style>", 1)[1]
     other = slicer.explain(digits.x[5], target=(explanation.predicted + 1) % 10, compare=False)
     assert other.decisive is None
 
@@ -472,7 +483,11 @@ def test_words_are_those_of_the_samples_own_tokens():
     for words in (text, text[:3], tokens[:7], [*tokens, "end"], "the film"):
         with pytest.raises(InvalidArgumentError, match="it has 8"):
             slicer.explain(x[0], words=words, compare=False, decisive=False)
-    for words in (tokens, [*tokens, "", "", "", ""], ()):
+    for words in ([*tokens, *text[:4]], tokens[:7] + [""] * 5, [*tokens, "", "", "", "x"]):
+        with pytest.raises(InvalidArgumentError, match="it has 8"):
+            slicer.explain(x[0], words=words, compare=False, decisive=False)
+    marked = [tokens + [pad] * 4 for pad in ("", "[PAD]", "<pad>")]
+    for words in (tokens, *marked, ()):
         found = slicer.explain(x[0], words=words, compare=False, decisive=False)
         assert found.words == tuple(words)
 
@@ -514,3 +529,39 @@ def test_a_mean_that_is_no_typical_sample_is_said(far):
     by_mean, by_rows = (slicer.explain(x[3], background=b, compare=False) for b in ("mean", None))
     assert ("score 0, far from its rows' mean score, 2: it is no" in by_mean.summary()) == far
     assert ("score 0, far from the rows' mean score: it is no" in by_rows.summary()) == far
+
+
+def test_a_vectoriser_gives_the_words():
+    text = "well - the film , though bad , moves one"  # 10 words, of which the vectoriser keeps 7
+    vectoriser = layers.TextVectorization(output_sequence_length=10)
+    vectoriser.adapt([text, "a good film"])
+    size = vectoriser.vocabulary_size()
+    embedding, mean = layers.Embedding(size, 4), layers.GlobalAveragePooling1D()
+    model = keras.Sequential([keras.Input((10,)), embedding, mean, layers.Dense(2)])
+    x = np.random.default_rng(0).integers(0, size, (30, 10))
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
+    sample = np.asarray(vectoriser([text]))
+    expected = ("well", "the", "film", "though", "bad", "moves", "one")
+    for words in ((vectoriser, text), vectoriser):
+        found = slicer.explain(sample, words=words, compare=False, decisive=False)
+        assert found.words == expected
+    assert len(text.split()) == 10
+    for words in (text.split(), (vectoriser, "a good film")):
+        with pytest.raises(InvalidArgumentError, match=r"it has 7|does not consist"):
+            slicer.explain(sample, words=words, compare=False, decisive=False)
+
+
+@pytest.mark.parametrize("argument", ["classes", "columns", "groups"])
+def test_names_that_no_file_can_hold_are_refused(argument):
+    slicer = slicer_of(binary([1, -2, 0, 1]), X)
+    names = {
+        "classes": ["no", "\ud800"],
+        "columns": [*"abc", "d\udc80"],
+        "groups": {"\udfff": [0, 1]},
+    }
+    with pytest.raises(InvalidArgumentError, match=f"{argument} must be text.*lone surrogate"):
+        slicer.explain(X[0], **{argument: names[argument]}, compare=False, decisive=False)
+    if argument != "groups":
+        one = slicer.slice(X[:1])
+        with pytest.raises(InvalidArgumentError, match=f"{argument} must be text"):
+            nns.explore(one, slicer.im, X[:1], **{argument: names[argument]}, progress=False)

@@ -1,5 +1,7 @@
 """Decisive slices, counted slices and their combinations as sets and tables of edges."""
 
+import operator
+
 import keras
 import numpy as np
 import pytest
@@ -161,3 +163,15 @@ def test_edges_of_recurrent_layers_and_embeddings():
     assert set(table[table["kernel"] == "words"]["from"]) == {f"token {i}" for i in range(7)}
     with pytest.raises(nns.errors.ProfileMismatchError, match="different model"):
         nns.Slice({}, {"last": np.ones((3, 3))}, {}).edges(im)
+
+
+def test_sets_combine_with_slices_alone(convolutional):
+    slicer, data = convolutional
+    one = slicer.slice(data[:1])
+    for other in (3, None, "a", np.ones(3), [one], slicer.slice_each(data[:1])):
+        for combine in (operator.and_, operator.or_, operator.sub, operator.add):
+            for pair in ((one, other), (other, one)):
+                with pytest.raises(TypeError, match=r"unsupported operand|can only concatenate"):
+                    combine(*pair)
+        with pytest.raises(nns.errors.InvalidArgumentError, match="another slice"):
+            one.compare(other)
