@@ -238,12 +238,19 @@ class Search:
             before = members
             if place > 1 and kept.mean() <= _LOST:
                 break
+
+        def largest_of(count: int) -> np.ndarray:
+            return _largest(*next(pair for pair in found[::-1] if len(pair[0]) >= count), count)
+
+        if not is_single and size < units:  # a class's next round is a small step
+            least = max([count for count in counts if count < size], default=0)
+            keeps = lambda count: self.keeps(largest_of(count))  # noqa: E731
+            size = smallest_count(least, size, keeps, steps=_BISECTIONS // 2)
         slices: list[np.ndarray] = [np.arange(units)]
         for factor in (*(_TESTED_BEFORE if self.whole else ()), *_TESTED):
             count = max(1, min(int(factor * size), (size + units) // 2))
             if count < len(slices[-1]):
-                ranked = next(pair for pair in found[::-1] if len(pair[0]) >= count)
-                slices.append(_largest(*ranked, count))
+                slices.append(largest_of(count))
             if minimal and factor == 1:
                 slices.append(self.without_spares(slices[-1]))
                 break
