@@ -211,18 +211,14 @@ def unwind_at_zero(
     """Walk back as `unwind` does, at θ = 0, on tensors; the functions return signs by name."""
     walk = _TensorWalk(layer, given, values)
     weight_signs = {o.name: signs_of_gate(o) for o in walk.gates}
-    by_values = [o for o in layer.unrolled.cell if o.kind not in _BY_SIGNS]
-    products = [o for o in by_values if kind_of(o).multiplies]
-    needed = {name for o in by_values if o not in products for name in (o.name, *o.inputs)}
-    multiplied = {name for o in products for name in o.inputs}
     signs = walk.readable(sign_of_delta, hold=True)
     entries = {("sign", name): value for name, value in signs.items()}
-    if needed:
-        read = walk.readable(lambda name: values[name])
-        entries |= {("value", name): read[name] for name in read if name in needed}
-    if multiplied:
-        read = walk.readable(sign_of_factor, hold=True)
-        entries |= {("factor", name): read[name] for name in read if name in multiplied}
+    by_values = [o for o in layer.unrolled.cell if o.kind not in _BY_SIGNS]
+    for what, read in (("value", values.__getitem__), ("factor", sign_of_factor)):
+        of_kind = [o for o in by_values if kind_of(o).multiplies == (what == "factor")]
+        needed = {name for o in of_kind for name in (o.name, *o.inputs)}
+        found = walk.readable(read, hold=what == "factor") if needed else {}
+        entries |= {(what, name): found[name] for name in found if name in needed}
 
     def rule(at: Mapping[tuple[str, str], Any], node: Any, contribution: Any, gates: dict) -> Any:
         of_inputs = [at["sign", name] for name in node.inputs]
