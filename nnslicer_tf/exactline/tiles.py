@@ -219,7 +219,7 @@ class FinishedTiles:
         self._regions += mesh.faces
         share = mesh.areas().sum() / self._area
         self._share += share
-        self._bar.update(100 * share)
+        self._bar.update(min(100 * share, 100 - self._bar.n))  # but for rounding, all of 100
         self._bar.set_postfix_str(f"{counted(self._regions, 'region')}")
         self.whole.add(path)
         while path:
