@@ -34,7 +34,8 @@ class Mesh(NamedTuple):
 
     def with_new_edge_keys(self) -> "Mesh":
         """Return the mesh with edges named after their vertices, as at the start of each step."""
-        return self._replace(edge_keys=mesh_cuts.edge_keys(self.start, self.loop, self.keys))
+        begins = self.keys[self.loop]
+        return self._replace(edge_keys=mesh_cuts.edge_keys(begins, begins[self.following()]))
 
     def following(self) -> np.ndarray:
         """Return the corner that follows each one around its face, `(corners,)`."""
@@ -137,7 +138,7 @@ class Search(NamedTuple):
         return Search(taps, groups, floors, tolerance, points, np.arange(len(groups)))
 
     def bending(self, mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
-        """Return the waiting groups that bend in each face: ends of its part, and numbers."""
+        """Return the faces, and the number of a waiting group that bends there, by group."""
         values, floors = self.values.values, self.floors[self.waiting]
         largest = largest_tap(values, self.taps)[:, self.waiting]
         least = np.maximum(largest, floors) - self.tolerance
@@ -147,8 +148,8 @@ class Search(NamedTuple):
             wins = values[:, tap * len(self.groups) + self.waiting] >= least
             winners |= wins.astype(kind) << kind(tap)
         common = np.bitwise_and.reduceat(winners[mesh.loop], mesh.start[:-1])
-        faces, groups = np.nonzero(common == 0)
-        return np.append(0, np.cumsum(np.bincount(faces, minlength=mesh.faces))), groups
+        groups, faces = np.nonzero(common.T == 0)
+        return faces, groups
 
 
 class Cut(NamedTuple):
@@ -168,11 +169,12 @@ class Cut(NamedTuple):
 
 def cut(mesh: Mesh, search: Search, most: int) -> Cut:
     """Cut the faces along bends; after about `most` new vertices, the other groups wait."""
-    counts, groups = search.bending(mesh)
+    faces, groups = search.bending(mesh)
     if not len(groups):
         search = search._replace(waiting=groups)
         return Cut(mesh, search, np.empty((0, 2), np.int64), np.empty(0), None)
-    cuts = mesh_cuts.cut_faces(mesh, search, counts, groups, most)
+    first = np.searchsorted(groups, np.arange(len(search.waiting) + 1))
+    cuts = mesh_cuts.cut_faces(mesh, search, faces, first, most)
     vertices, total, start, loop, edge_keys, done = cuts
     places, keys, values = (array[:total] for array in vertices[:3])
     used = np.zeros(total, np.bool_)

@@ -50,37 +50,24 @@ def edge_key(x, y):
 
 
 @compiled
-def edge_keys(start, loop, keys):
-    """Return the key of the edge that begins at every corner."""
-    out = np.empty(len(loop), np.uint64)
-    for f in range(len(start) - 1):
-        for c in range(start[f], start[f + 1]):
-            after = c + 1 if c + 1 < start[f + 1] else start[f]
-            out[c] = edge_key(keys[loop[c]], keys[loop[after]])
+def edge_keys(begins, ends):
+    """Return the keys of edges, given those of their vertices."""
+    out = np.empty(len(begins), np.uint64)
+    for i in range(len(begins)):
+        out[i] = edge_key(begins[i], ends[i])
     return out
 
 
 @compiled
-def cut_faces(mesh, search, counts, groups, most):
+def cut_faces(mesh, search, bending, first, most):
     """Cut all faces along the bends of waiting groups.
 
+    Group g bends in the faces `bending[first[g] : first[g + 1]]`.
     Returns vertices (the mesh's first, unused rows at the end) and their number; starts, corners
     and edge keys of the faces; and the number of waiting groups that have been cut.
     """
     old, faces = len(mesh.keys), len(mesh.start) - 1
     waiting, taps = search.waiting, search.taps
-
-    # List the faces in which each group bends.
-    first = np.zeros(len(waiting) + 1, np.int64)
-    for g in groups:
-        first[g + 1] += 1
-    for g in range(len(waiting)):
-        first[g + 1] += first[g]
-    bending, ends = np.empty(len(groups), np.int64), first.copy()
-    for f in range(faces):
-        for g in groups[counts[f] : counts[f + 1]]:
-            bending[ends[g]] = f
-            ends[g] += 1
 
     vertices = Vertices(
         with_room(mesh.places, old),
