@@ -31,11 +31,12 @@ class RoutingLine:
         self._shape = operation.shape or (1,)
         self._source = routing_map(operation).reshape(-1, self._shape[-1])
         sizes = [int(np.prod(shape)) for shape in self._shapes]
+        self._ends = ends = np.cumsum([0, *sizes])
         ordered = np.array_equal(self._source.ravel(), np.arange(sizes[0]))
         self.is_identity = len(sizes) == 1 and ordered
 
         # Positions that move with all their channels: each input's taps.
-        channels, ends = self._shape[-1], np.cumsum([0, *sizes])
+        channels = self._shape[-1]
         read = np.where(self._source == INSERTED, -1, self._source // channels)[:, :1]
         moved = np.where(read < 0, INSERTED, read * channels + np.arange(channels))
         self._taps: list[np.ndarray] | None = None
@@ -76,11 +77,10 @@ class RoutingLine:
             return [g.columns(first, last) for first, last in pairwise(ends)]
         source = self._source.ravel()
         whole = g.regrouped(1, len(source))
-        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self._shapes)])
-        values = np.zeros((ends[-1], len(whole.ratio)))
+        values = np.zeros((self._ends[-1], len(whole.ratio)))
         moved = source != INSERTED
         np.add.at(values, source[moved], whole.values.T[moved])
-        parts = (np.ascontiguousarray(values[begin:end].T) for begin, end in pairwise(ends))
+        parts = (np.ascontiguousarray(values[first:last].T) for first, last in pairwise(self._ends))
         return [whole.with_values(part) for part in parts]
 
     @cached_property
