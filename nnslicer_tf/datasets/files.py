@@ -157,10 +157,8 @@ def _load_arrays(path: Path, labels: bool | str) -> Dataset:
     if not isinstance(x, np.ndarray) or x.ndim < 2 or not np.issubdtype(x.dtype, np.number):
         received = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
         raise CorruptFileError(f"'{path}': x must be numbers of shape (N, …). Received: {received}")
-    if not needs_y:
-        return Dataset(x, NO_LABELS, str(path), "", "none", 0)
-    if labels == "any":  # which the model checks
-        return Dataset(x, arrays["y"], str(path), "", "none", 0)
+    if not needs_y or labels == "any":  # which the model checks
+        return Dataset(x, arrays["y"] if needs_y else NO_LABELS, str(path), "", "none", 0)
     try:
         y = check_labels(arrays["y"], len(x))
     except InvalidArgumentError as error:
