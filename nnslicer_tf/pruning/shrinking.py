@@ -306,10 +306,6 @@ def _check(
             f"classes must be a list of integers, such as [0, 3]. Received: {classes!r}"
         )
     targets = sorted(set(classes))
-    if targets and not 0 <= targets[0] <= targets[-1] < kind.count:
-        raise InvalidArgumentError(
-            f"The model has the classes 0 … {kind.count - 1}. Received: {targets}"
-        )
     if other and im.classes.is_multi_label:
         raise InvalidArgumentError(
             "other=True needs classes that exclude each other; this model has a sigmoid for each. "
