@@ -34,7 +34,7 @@ from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.recurrence import RECURRENCE, consumers_first
 from nnslicer_tf.kinds.kind import MultiplierRule
 from nnslicer_tf.kinds.rescale import multipliers_of
-from nnslicer_tf.semantic.neurons import NeuronLayer, RecurrentLayer, neuron_layers
+from nnslicer_tf.semantic.neurons import NeuronLayer, neuron_layers
 
 Values = dict[str, np.ndarray]
 Layers = Mapping[str, NeuronLayer]
@@ -217,7 +217,7 @@ def _backward_metric(
     metric: str, im: InstrumentedModel, layers: Layers, reference: np.ndarray
 ) -> Callable[[np.ndarray, np.ndarray], Values]:
     """Return the values of a metric that needs gradients or multipliers."""
-    recurrent = [name for name, layer in layers.items() if isinstance(layer, RecurrentLayer)]
+    recurrent = [name for name, layer in layers.items() if layer.parts == "states"]
     of_weights = metric == "taylor_weights"
     if recurrent and of_weights:
         raise UnsupportedLayerError(

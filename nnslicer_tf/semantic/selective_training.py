@@ -199,7 +199,8 @@ def parameter_masks(im: InstrumentedModel, neurons: NeuronMasks) -> dict[int, np
             shape = tuple(variable.shape)
             # A recurrent unit has several gates.
             repeated = np.tile(mask, shape[axis] // len(mask))
-            broadcast = [-1 if i == axis else 1 for i in range(len(shape))]
+            broadcast = [1] * len(shape)
+            broadcast[axis] = -1
             masks[id(variable)] = np.broadcast_to(repeated.reshape(broadcast), shape)
     if not any(mask.any() for mask in masks.values()):
         raise InvalidArgumentError("No neuron is selected: there is nothing to train.")
