@@ -10,11 +10,9 @@ import keras
 import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import Ablation, ModelLike, Zero
+from nnslicer_tf.instrument import ModelLike
 from nnslicer_tf.instrument.ablated_network import maskable
-from nnslicer_tf.instrument.layout import WEIGHT
-from nnslicer_tf.pruning.masks import weight_masks
-from nnslicer_tf.pruning.removal import compact, mask_units, unit_masks
+from nnslicer_tf.pruning.removal import mask_units, remove_units
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 
@@ -34,8 +32,7 @@ def masked(
     """
     im = maskable(model)
     check_critical(critical, neuron_layers(im))
-    masks = weight_masks(im, *unit_masks(im, critical))
-    return Ablation(im, Zero(), WEIGHT).model(masks, into)
+    return mask_units(im, critical, into)
 
 
 def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.Model:
@@ -57,4 +54,4 @@ def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.M
             raise InvalidArgumentError(
                 f"Layer '{name}' would have no neurons left. Keep at least one."
             )
-    return compact(im.like(mask_units(im, critical)))
+    return remove_units(im, critical)
