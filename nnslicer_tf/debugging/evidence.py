@@ -69,14 +69,13 @@ def gradient(
     im: InstrumentedModel,
     runs: Runs,
     _: bool = False,
-    references: Mapping[int, Mapping[str, np.ndarray]] | None = None,
+    reference: Mapping[str, np.ndarray] | None = None,
 ) -> SuspicionScores:
     """Return gradient × activation for the error of the answers, averaged over failing samples.
 
     The error is the wrong logit minus the right one, of maps summed over the wrong positions, or
-    the distance of numbers to the right ones. Outputs score 0. With references, right class →
-    operation name → value, it is gradient × difference from these, averaged over the samples of
-    these classes.
+    the distance of numbers to the right ones. Outputs score 0. With a reference, operation name →
+    value, it is gradient × difference from this.
     """
     recurrent = [o.layer for o in im.operations if isinstance(o.params, Member)]
     if recurrent:
@@ -88,7 +87,7 @@ def gradient(
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
     synapses = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
 
-    kind, samples, used = im.classes, runs.failing, 0
+    kind, samples = im.classes, runs.failing
     end = im.output_operations[0] if kind.is_number else im.logit_operation
     directions = kind.contrast(samples.predicted, samples.right).astype(np.float32)
 
@@ -97,33 +96,28 @@ def gradient(
         return ops.sum(products, axis=tuple(range(1, len(products.shape))))
 
     slopes_of = gradient_function(im.graph, error, [end], names)
-    groups = samples.by_class() if references else [(-1, np.arange(len(samples)))]
-    for label, rows in groups:
-        if references and label not in references:
-            continue
-        reference = references[label] if references else {}  # missing values are zero
-        used += len(rows)
-        for batch in np.array_split(rows, -(-len(rows) // _BATCH)):
-            x = samples.x[batch]
-            values = im.capture(x, len(x))
-            changes = {name: values[name] - reference.get(name, np.float32(0)) for name in names}
-            parts = slopes_of(arrays_of(x), directions[batch])
-            slopes = dict(zip(names, parts, strict=True))
-            for name in names:
-                neurons[name] += (slopes[name] * changes[name]).sum(axis=0, dtype=np.float64)
-            # The gradient by the weights, with the changes of the inputs as inputs.
-            for operation in im.operations:
-                kernel = operation.params
-                if isinstance(kernel, Synapses) and kernel.name in synapses:
-                    inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
-                    weights = ops.cast(kernel.variable(), "float32")
-                    slope = ops.convert_to_tensor(slopes[operation.name])
-                    function = partial(kernel.apply, inputs)
-                    (by_weight,) = vector_jacobian_product(function, [weights], slope)
-                    part = ops.convert_to_numpy(by_weight * weights)
-                    synapses[kernel.name] += part.astype(np.float64)
+    usual = reference or {}  # missing values are zero
+    for batch in np.array_split(np.arange(len(samples)), -(-len(samples) // _BATCH)):
+        x = samples.x[batch]
+        values = im.capture(x, len(x))
+        changes = {name: values[name] - usual.get(name, np.float32(0)) for name in names}
+        parts = slopes_of(arrays_of(x), directions[batch])
+        slopes = dict(zip(names, parts, strict=True))
+        for name in names:
+            neurons[name] += (slopes[name] * changes[name]).sum(axis=0, dtype=np.float64)
+        # The gradient by the weights, with the changes of the inputs as inputs.
+        for operation in im.operations:
+            kernel = operation.params
+            if isinstance(kernel, Synapses) and kernel.name in synapses:
+                inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
+                weights = ops.cast(kernel.variable(), "float32")
+                slope = ops.convert_to_tensor(slopes[operation.name])
+                function = partial(kernel.apply, inputs)
+                (by_weight,) = vector_jacobian_product(function, [weights], slope)
+                part = ops.convert_to_numpy(by_weight * weights)
+                synapses[kernel.name] += part.astype(np.float64)
     for sums in (neurons, synapses):
-        sums |= {name: total / used for name, total in sums.items()}
+        sums |= {name: total / len(samples) for name, total in sums.items()}
     inside = {operation.name for operation in im.graph.ancestors([im.logit_operation])}
     for name in set(names) - inside | {im.logit_operation}:
         neurons[name][...] = 0  # outputs are what is to be explained

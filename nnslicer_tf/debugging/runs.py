@@ -5,7 +5,7 @@ A run fails if its answer is farther from the right one than a tolerance, by
 root mean square difference.
 """
 
-from collections.abc import Iterator, Sized
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -37,11 +37,6 @@ class ClassifiedSamples:
     def part(self, rows: np.ndarray) -> "ClassifiedSamples":
         """Return some of the samples, by index or mask."""
         return ClassifiedSamples(self.x[rows], self.right[rows], self.predicted[rows])
-
-    def by_class(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield each right class with the indices of its samples."""
-        for label in np.unique(self.right):
-            yield int(label), np.flatnonzero(self.right == label)
 
 
 @dataclass(frozen=True, eq=False)
