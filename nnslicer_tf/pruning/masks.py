@@ -133,46 +133,33 @@ def masked_copy(
     """
     owners = kernel_layers(im)
     keep, offsets = (check_masks(im, keep), ()) if means is not None else _completed(im, keep)
-    configs: dict[int, dict[str, Any]] = {}
-    values: dict[int, np.ndarray] = {}
-
-    def restrict(layer: keras.Layer, slot: str, mask: np.ndarray) -> np.ndarray:
-        """Add a mask to a layer's config; return it combined with the layer's earlier mask."""
-        before = read_mask(layer, slot)
-        mask = mask if before is None else mask & before
-        config = serialized(mask, getattr(layer, slot, None))
-        configs.setdefault(id(layer), {})[slot] = config
-        return mask
-
-    for name, mask in keep.items():
-        layer, slot = owners[name]
-        if slot not in (None, SHARED):
-            keep[name] = restrict(layer, slot, mask)
-        kernel = im.kernels[name]
-        key = id(kernel.variable())  # which another kernel may share
-        values[key] = np.where(keep[name], values.get(key, kernel.kernel()), 0)
-    if means is not None:
-        return with_constants(im, keep, means, configs)
     shared = {id(layer) for layer, slot in owners.values() if slot == SHARED}
+    masked = [(im.kernels[name].variable(), mask, *owners[name]) for name, mask in keep.items()]
     for offset in offsets:
-        value = keras.ops.convert_to_numpy(offset.variable)
-        values[id(offset.variable)] = np.where(offset.channels, 0, value)
-        if offset.slot and id(offset.layer) not in shared:
-            restrict(offset.layer, offset.slot, ~offset.channels)
+        slot = SHARED if id(offset.layer) in shared else offset.slot
+        masked.append((offset.variable, ~offset.channels, offset.layer, slot))
+    masks: dict[int, np.ndarray] = {}
+    values: dict[int, np.ndarray] = {}
+    configs: dict[int, dict[str, Any]] = {}
+    for variable, mask, layer, slot in masked:
+        before = variable.constraint  # an earlier mask persists, also that of another kernel
+        before = before.mask if isinstance(before, WeightMask) else True
+        mask = masks[id(variable)] = mask & masks.get(id(variable), before)
+        values[id(variable)] = np.where(mask, keras.ops.convert_to_numpy(variable), 0)
+        if slot not in (None, SHARED):
+            config = serialized(mask, getattr(layer, slot, None))
+            configs.setdefault(id(layer), {})[slot] = config
+    if means is not None:
+        keep = {name: masks[id(im.kernels[name].variable())] for name in keep}
+        return with_constants(im, keep, means, configs)
     copy = rebuild(im.functional, values, configs)
 
     # Some configs have one constraint for several kernels, or none: their variables get it.
-    twins = dict(zip(map(id, im.functional.variables), copy.variables, strict=True))
-    masked = [(im.kernels[name].variable(), mask) for name, mask in keep.items()]
-    for variable, mask in (*masked, *((o.variable, ~o.channels) for o in offsets)):
-        twin = twins[id(variable)]
-        for constraint in (variable.constraint, twin.constraint):
-            mask = mask & constraint.mask if isinstance(constraint, WeightMask) else mask
-        known = twin.constraint
-        if not isinstance(known, WeightMask):
-            twin.constraint = WeightMask(mask, known)
-        elif not np.array_equal(known.mask, mask):  # another kernel shares the variable
-            twin.constraint = WeightMask(mask, known.other)
+    for variable, twin in zip(im.functional.variables, copy.variables, strict=True):
+        known, mask = twin.constraint, masks.get(id(variable))
+        other = known.other if isinstance(known, WeightMask) else known
+        if mask is not None and (known is other or not np.array_equal(known.mask, mask)):
+            twin.constraint = WeightMask(mask, other)
     return copy
 
 
