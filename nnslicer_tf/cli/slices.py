@@ -22,6 +22,7 @@ def demo(
     inputs.writable(output / "slices.png")
     import_keras_quietly()
     import numpy as np
+    import pandas as pd
 
     from nnslicer_tf import InstrumentedModel, Profile, Slicer, datasets, zoo
     from nnslicer_tf.report import plot_slices, save_figure
@@ -35,54 +36,38 @@ def demo(
     image = test.x[13:14]
     label = int(im.logits(image).argmax())
     of_class = train.x[train.y == label]
-    image_slice = slicer.slice(image, outputs=[label])
-    class_slice = slicer.slice(of_class, outputs=[label])
-    all_slice = slicer.slice(train.x, outputs="predicted")
+    images = {f"one image of a {label}": image[0], f"all images of a {label}": of_class.mean(0)}
+    both = [slicer.slice(x, outputs=[label]) for x in (image, of_class)]
+    slices = dict(zip(images, both, strict=True))
 
     # The files, and a picture with the share of neurons in each slice as the title.
     means.save(output / "profile.npz")
-    image_slice.save(output / "image.npz")
-    class_slice.save(output / "class.npz")
+    both[0].save(output / "image.npz")
+    both[1].save(output / "class.npz")
     rectified = [o.name for o in im.operations if o.kind == "rectify"]
-    images = {f"one image of a {label}": image[0], f"all images of a {label}": of_class.mean(0)}
-    figure = plot_slices(
-        dict(zip(images, (image_slice, class_slice), strict=True)), rectified, images
-    )
-    neurons = [
-        np.mean(np.concatenate([one.neurons[name].ravel() for name in rectified]) != 0)
-        for one in (image_slice, class_slice)
-    ]
+    figure = plot_slices(slices, rectified, images)
+    neurons = [np.concatenate([s.neurons[name].ravel() for name in rectified]) != 0 for s in both]
     figure.suptitle(
-        f"{neurons[0]:.0%} of the neurons decide one image, {neurons[1]:.0%} all images of the "
-        "class"
+        f"{neurons[0].mean():.0%} of the neurons decide one image, {neurons[1].mean():.0%} all "
+        "images of the class"
     )
     save_figure(figure, output / "slices.png")
 
     # The network with only the synapses of each slice.
-    whole, of_label, of_all = (
-        m.predict(test.x, verbose=0).argmax(axis=1) == test.y
-        for m in (model, class_slice.apply(model, "zero"), all_slice.apply(model, "zero"))
-    )
-    chosen = test.y == label
-    answer = image_slice.apply(model, "zero").predict(image, verbose=0).argmax()
-    shares = [
-        f"{(one.to_vector() != 0).mean():6.1%} of the synapses"
-        for one in (class_slice, all_slice, image_slice)
-    ]
+    slices["all images"] = slicer.slice(train.x, outputs="predicted")
+    rows = []
+    for name, found in [*slices.items(), ("the whole model", None)]:
+        only = model if found is None else found.apply(model, "zero")
+        synapses = 1.0 if found is None else (found.to_vector() != 0).mean()
+        right = only.predict(test.x, verbose=0).argmax(axis=1) == test.y
+        shares = (synapses, right[13], right[test.y == label].mean(), right.mean())
+        rows.append((name, *(f"{share:.1%}" for share in shares)))
     print(f"The slice of all training images of a {label}, for output {label}:")
-    print(class_slice.summary())
-    print(
-        f"""\
-Synapses outside a slice set to zero, on the test images:
-  slice of the {label}s   {shares[0]}   \
-{of_label[chosen].mean():.1%} of the {label}s right (whole model {whole[chosen].mean():.1%})
-  slice of all      {shares[1]}   \
-{of_all.mean():.1%} of all images right ({whole.mean():.1%})
-  slice of 1 image  {shares[2]}   \
-the image, a {label}, is classified as a {answer}
-
-Written to {output}: profile.npz, image.npz, class.npz, slices.png"""
-    )
+    print(both[1].summary())
+    print("Test images that are right if the synapses outside a slice are zero:")
+    columns = ["slice of", "synapses", "the image", f"all {label}s", "all images"]
+    inputs.show(pd.DataFrame(rows, columns=columns))
+    print(f"Written to {output}: profile.npz, image.npz, class.npz, slices.png")
 
 
 def profile(
