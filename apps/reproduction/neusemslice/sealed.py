@@ -17,7 +17,7 @@ from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 from nnslicer_tf.semantic.selective_training import (
     free_neurons,
     parameter_masks,
-    train_parameters,
+    train_neurons,
 )
 
 
@@ -34,8 +34,9 @@ def develop_sealed(
 ) -> keras.Model:
     """Return what `semantic.develop` does, with critical neurons' outgoing weights frozen."""
     im = maskable(model)
-    masks = sealed_masks(im, free_neurons(im, critical, learned), critical)
-    return train_parameters(im, masks, x, y, None, epochs, batch_size, rng, False)
+    free = free_neurons(im, critical, learned)
+    options = {"epochs": epochs, "batch_size": batch_size, "rng": rng}
+    return train_neurons(im, free, x, y, allowed=sealed_masks(im, free, critical), **options)
 
 
 def sealed_masks(
