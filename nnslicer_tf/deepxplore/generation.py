@@ -71,7 +71,8 @@ def generate(
     Raises:
         InvalidArgumentError: for fewer than two models or classes, models of different classes, or
             arguments out of range.
-        InputShapeError: if models or seeds differ in shape, or seeds lie outside the bounds.
+        InputShapeError: if models or seeds differ in shape.
+        InputRangeError: if seeds lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.
     """
     constraint, rng = find_constraint(constraint), as_generator(rng)
@@ -222,16 +223,9 @@ def _checked(
             f"Models must have the same classes. Received: {classes} of them"
         )
 
-    seeds = check_array(seeds, ims[0].input_shape)
+    seeds = check_array(seeds, ims[0].input_shape, bounds=bounds)
     if not len(seeds):
         raise InputShapeError("There are no seeds: pass at least one.")
-    outside = ((seeds < bounds[0]) | (seeds > bounds[1])).reshape(len(seeds), -1).any(axis=1)
-    if outside.any():
-        seed = int(outside.argmax())
-        raise InputShapeError(
-            f"Seed {seed} has values outside bounds={bounds}: it ranges from "
-            f"{seeds[seed].min():.4g} to {seeds[seed].max():.4g}."
-        )
 
     coverage = [NeuronCoverage(im) for im in ims] if coverage is None else list(coverage)
     if len(coverage) != len(ims):
@@ -239,10 +233,8 @@ def _checked(
             f"coverage must have one entry for each of {len(ims)} models. Received: {len(coverage)}"
         )
     for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
-        if not isinstance(cov, NeuronCoverage):
-            raise InvalidArgumentError(f"coverage[{position}] is not a NeuronCoverage: {cov!r}")
-        if cov.im is not im and cov.im.fingerprint != im.fingerprint:
+        if not isinstance(cov, NeuronCoverage) or cov.im.fingerprint != im.fingerprint:
             raise InvalidArgumentError(
-                f"coverage[{position}] does not belong to models[{position}]."
+                f"coverage[{position}] is not a NeuronCoverage of models[{position}]: {cov!r}"
             )
     return seeds, coverage

@@ -341,7 +341,7 @@ def test_wrong_models_and_seeds(ims, digits):
         generate([identity_model(5), identity_model(5)], np.zeros((2, 5)), "blackout")
     with pytest.raises(InputShapeError, match="must return inputs of shape"):
         generate(ims, x, lambda changed, seeds: changed[..., 0], progress=False)
-    with pytest.raises(InvalidArgumentError, match=r"coverage\[1\] does not belong to models\[1\]"):
+    with pytest.raises(InvalidArgumentError, match=r"coverage\[1\] is not .* of models\[1\]"):
         generate(ims, x, coverage=[NeuronCoverage(ims[0]), NeuronCoverage(ims[0])])
 
 
