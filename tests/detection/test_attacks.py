@@ -375,7 +375,7 @@ def test_logits_before_a_log_softmax_and_two_for_one_sigmoid():
 
 def test_several_sigmoids_are_refused():
     model = keras.Sequential([keras.Input((6,)), layers.Dense(4, activation="sigmoid")])
-    with pytest.raises(InvalidArgumentError, match="4 sigmoids"):
+    with pytest.raises(InvalidArgumentError, match="each of 4 labels"):
         logits_function(model)
 
 

@@ -28,6 +28,7 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, Unsupporte
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.instrument.outputs import check_exclusive
 from nnslicer_tf.instrument.plausibility import check_logits
 
 _TENSORFLOW_ONLY = ("foolbox.attacks:SpatialAttack",)
@@ -162,11 +163,7 @@ def logits_function(
     except (UnsupportedLayerError, InputShapeError):
         return partial(model, training=False)
     name, kind = im.logit_operation, im.classes
-    if kind.is_multi_label:
-        raise InvalidArgumentError(
-            f"Attacks need classes that exclude each other: '{model.name}' ends in "
-            f"{kind.count} sigmoids. Pass a model that ends in logits or in a softmax."
-        )
+    check_exclusive(im)
 
     def logits(x: Any) -> Any:
         values = im.compute(x, [name])[name]
