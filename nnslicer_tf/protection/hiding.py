@@ -15,9 +15,9 @@ from nnslicer_tf.instrument.ablated_models import check_masks
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.pruning import keep_masks
-from nnslicer_tf.pruning.class_scores import check_classes, subset_figures
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from nnslicer_tf.pruning.masks import kernel_layers
+from nnslicer_tf.pruning.rankers import check_classes, subset_figures
 
 _TRAINED = ("all", "hidden", "known")
 
@@ -189,7 +189,7 @@ def simulate_attacks(
 ) -> pd.DataFrame:
     """Return the accuracies that attackers recover from a protected model, a row for each budget.
 
-    The columns are the budget and those of `pruning.class_scores.subset_figures`.
+    The columns are the budget and those of `pruning.rankers.subset_figures`.
 
     The accuracies are those on the samples `test`, of which `targets` are the protected classes.
     All `budgets` have the same random numbers. The other arguments are those of `steal`.
