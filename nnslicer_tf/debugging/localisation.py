@@ -49,20 +49,17 @@ class Suspicion(ShownAsTable):
         suspicious channel; others raise InvalidArgumentError.
         """
         check_name("level", level, _LEVELS)
-        if level == "layer":
-            rows = [(name, int(v.argmax()), float(v.max())) for name, v in self.channels.items()]
-            frame = pd.DataFrame(rows, columns=["operation", "channel", "score"])
-        else:
-            levels = {"channel": self.channels, "neuron": self.neurons, "synapse": self.synapses}
-            what, parts = "kernel" if level == "synapse" else "operation", []
-            for name, values in levels[level].items():
-                flat = values.ravel()
-                order = np.argsort(-flat, kind="stable")[:most]
-                places = [tuple(map(int, np.unravel_index(i, values.shape))) for i in order]
-                column = order.tolist() if level == "channel" else places
-                parts.append(pd.DataFrame({what: name, level: column, "score": flat[order]}))
-            frame = pd.concat(parts, ignore_index=True)
-        frame = frame.sort_values("score", ascending=False, kind="stable")
+        part = "channel" if level == "layer" else level
+        levels = {"channel": self.channels, "neuron": self.neurons, "synapse": self.synapses}
+        what, parts = "kernel" if level == "synapse" else "operation", []
+        for name, values in levels[part].items():
+            flat = values.ravel()
+            order = np.argsort(-flat, kind="stable")[:most]
+            places = [tuple(map(int, np.unravel_index(i, values.shape))) for i in order]
+            column = order.tolist() if part == "channel" else places
+            parts.append(pd.DataFrame({what: name, part: column, "score": flat[order]}))
+        frame = pd.concat(parts).sort_values("score", ascending=False, kind="stable")
+        frame = frame.drop_duplicates(what) if level == "layer" else frame
         frame = frame.head(most or len(frame)).reset_index(drop=True)
         frame.insert(0, "rank", range(1, len(frame) + 1))
         return frame
@@ -171,20 +168,17 @@ def mend(
         )
         return whole.model
 
-    def scale(factor: float) -> None:
+    truth = y if im.classes.is_number else y[..., None]
+    loss = loss_of(im.classes)
+
+    def scaled(factor: float) -> float:
+        """Scale the synapses, and return the loss."""
         for name, mask in masks.items():
             weights = im.kernels[name].kernel()
             kernels[name].variable().assign(np.where(mask, factor * weights, weights))
+        return float(loss(truth, keras.ops.convert_to_tensor(model.predict_on_batch(x))))
 
-    truth = y if im.classes.is_number else y[..., None]
-    factors = (0.0,) if how == "mask" else _FACTORS
-    loss = loss_of(im.classes)
-    losses = []
-    for factor in factors:
-        scale(factor)
-        outputs = keras.ops.convert_to_tensor(model.predict_on_batch(x))
-        losses.append(float(loss(truth, outputs)))
-    scale(factors[int(np.argmin(losses))])
+    scaled(0.0 if how == "mask" else min(_FACTORS, key=scaled))
     return whole.model
 
 
