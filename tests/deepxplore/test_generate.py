@@ -331,7 +331,7 @@ def test_wrong_models_and_seeds(ims, digits):
     )
     with pytest.raises(InvalidArgumentError, match="is not a classifier"):
         generate([one, one], x)
-    with pytest.raises(InputShapeError, match="Seed 1 has values outside"):
+    with pytest.raises(InputShapeError, match="Sample 1 of the data ranges from"):
         generate(ims, x * np.array([1, 2, 1], np.float32).reshape(3, 1, 1, 1))
     with pytest.raises(InputShapeError, match="no seeds"):
         generate(ims, x[:0])
