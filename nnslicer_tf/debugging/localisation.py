@@ -7,8 +7,13 @@ import pandas as pd
 from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf._training import loss_of
-from nnslicer_tf.debugging.evidence import METHODS, SuspicionScores, channel_scores
-from nnslicer_tf.debugging.runs import Labelled, Runs
+from nnslicer_tf.debugging.evidence import (
+    METHODS,
+    Labelled,
+    Runs,
+    SuspicionScores,
+    channel_scores,
+)
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.instrument.outputs import check_exclusive, check_synapses

@@ -19,6 +19,7 @@ from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Operation, inst
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf.kinds.kind import aligned_mask
+from nnslicer_tf.pruning.channels import routed_channels
 from nnslicer_tf.pruning.removal import mask_units, remove_units
 from nnslicer_tf.pruning.units import has_heads, is_removable
 
@@ -318,10 +319,7 @@ def _chain(operation: Operation, im: InstrumentedModel, repeated: set[str]) -> t
                 keeps = one_to_one and reader.layer not in repeated
             elif reader.kind == "routing" and reader.shape[-1:] == shape[-1:]:
                 # Every value of an output channel is of the same input channel, or padding.
-                numbers = np.arange(1, shape[-1] + 1, dtype=np.float32)
-                x = keras.ops.convert_to_tensor(np.broadcast_to(numbers, (1, *shape)))
-                y = keras.ops.convert_to_numpy(reader.compute(x))
-                keeps = bool(((y == 0) | (y == numbers)).all())
+                keeps = np.array_equal(*routed_channels(reader))
         if not keeps:
             break
         chain.append(reader)
