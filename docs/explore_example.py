@@ -3,7 +3,7 @@
 python docs/explore_example.py [PART OF A NAME …]
 
 The subjects are the package's digits network, one image of CIFAR-10, a small transformer that is
-trained here, a table of scikit-learn, and the tutorial of texts. Needs Chromium and its driver
+trained here, and the tutorials of tables, texts and transformers. Needs Chromium and its driver
 (`apt-get install chromium-driver`).
 """
 
@@ -18,15 +18,12 @@ from typing import Any
 import keras
 import numpy as np
 from keras import layers
-from sklearn.datasets import load_wine
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, versions, zoo
 
 sys.path.append(str(Path(__file__).parents[1] / "apps"))
 from reproduction.browser import PHONE, WIDE, chromium, picture
-from reproduction.nnslicer.drawing import draw
-from reproduction.nnslicer.settings import DrawingSettings
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER / "explore-example.html"
@@ -46,28 +43,21 @@ def digits_slicer() -> tuple[nns.Slicer, Any]:
 
 
 def digits(folder: Path) -> Made:
-    """Explore and explain a 4, which could be an 8."""
+    """Explore and explain a 4, which could be an 8: the example of the page."""
     slicer, test = digits_slicer()
     why = slicer.explain(test.x[0], instead_of=8, compare=True)
     why.save(folder / "why.html")
-    nns.explore(why, slicer.im, progress=False).save(folder / "digits.html")
-    return {"why": folder / "why.html", "explore": folder / "digits.html"}
-
-
-def pairs(folder: Path) -> Made:
-    """Explore normal and adversarial digits: the example of the page."""
-    settings = DrawingSettings(model="digits_cnn", dataset="digits", images=30, train=1437)
-    draw(settings).view().save(PAGE)
-    return {"explore-example": PAGE}
+    nns.explore(why, slicer.im, progress=False).save(PAGE)
+    return {"why": folder / "why.html", "explore": PAGE}
 
 
 def bird(folder: Path) -> Made:
-    """Explore why an image of CIFAR-10 is a bird and not a dog."""
+    """Explore why an image of CIFAR-10 is a bird and not a cat."""
     train, test = datasets.load("cifar10", "train[:500]"), datasets.load("cifar10", "test[:1]")
     im = nns.InstrumentedModel(zoo.load("resnet10", "cifar10"))
     slicer = nns.Slicer(im, nns.Profile.from_data(im, train.x, progress=False), workers=0)
     names = test.class_names
-    why = slicer.explain(test.x[0], classes=names, instead_of="dog", compare=False)
+    why = slicer.explain(test.x[0], classes=names, instead_of="cat", compare=False)
     nns.explore(why, im, progress=False).save(folder / "bird.html")
     return {"explore-bird": folder / "bird.html"}
 
@@ -81,17 +71,21 @@ def two_versions(folder: Path) -> Made:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     new.compile(keras.optimizers.Adam(1e-3), loss)
     new.fit(np.roll(train.x[:1000], 2, axis=2), train.y[:1000], epochs=10, verbose=0)
-    flips = versions.compare(slicer.im.model, new, test.x, test.y).negative[:4]
-    models = {"old": slicer.im, "new": nns.InstrumentedModel(new)}
-    profiles = {"old": slicer.profile}
-    profiles["new"] = nns.Profile.from_data(models["new"], train.x, progress=False)
-    x = test.x[flips]
-    slices = {
-        name: nns.Slicer(im, profiles[name], theta=0.3, workers=0, progress=False).slice_each(
-            x, outputs="predicted"
-        )
-        for name, im in models.items()
-    }
+    im, x = nns.InstrumentedModel(new), test.x
+    x = x[versions.compare(slicer.im.model, new, x, test.y).negative]
+    profile = nns.Profile.from_data(im, train.x, progress=False)
+    slicers = {"old": slicer, "new": nns.Slicer(im, profile, 0.3, workers=0, progress=False)}
+    # Digits that neither version answers with nothing active: there a slice says something.
+    for one in slicers.values():
+        found = one.decisive(x, others=0, scope=0).certificate
+        x = x[(found["empty answer"] != found["answer"]) & (found["probability"] > 0.5)]
+    slices, models, profiles = {}, {}, {}
+    x = x[:4]
+    for kind in ("", ", by counts"):
+        for name, one in slicers.items():
+            by_counts = one.slice_each(x, outputs="predicted") if kind else None
+            slices[name + kind] = by_counts or one.decisive(x, max_share=1.0, min_probability=0.5)
+            models[name + kind], profiles[name + kind] = one.im, one.profile
     title = "Digits that a new version answers differently"
     view = nns.explore(slices, models, x, profile=profiles, title=title, progress=False)
     view.save(folder / "versions.html")
@@ -133,31 +127,14 @@ def heads(folder: Path) -> Made:
     slices = {"decisive": slicer.decisive(sample, level="head")}
     slices["θ = 0.1"] = slicer.slice_each(sample, outputs="predicted")
     options = {"classes": ["blame", "praise"], "words": texts, "profile": profile}
+    options["title"] = "Which heads read “not”?"
     nns.explore(slices, im, sample, progress=False, **options).save(folder / "heads.html")
     return {"explore-heads": folder / "heads.html"}
 
 
-def wine(folder: Path) -> Made:
-    """Explain one row of a table."""
-    data = load_wine(as_frame=True)
-    x = data.data.astype("float32")
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((x.shape[1],))
-    normal = layers.Normalization()
-    normal.adapt(x.to_numpy())
-    outputs = layers.Dense(3)(layers.Dense(16, "relu")(normal(inputs)))
-    model = keras.Model(inputs, outputs, name="wines")
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.fit(x, data.target, epochs=60, verbose=0)
-    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), theta=0.1)
-    why = slicer.explain(x.iloc[[0]], classes=[f"cultivar {i}" for i in (1, 2, 3)])
-    why.save(folder / "wine.html")
-    return {"why-table": folder / "wine.html"}
-
-
-def text(folder: Path) -> Made:
-    """Run the tutorial of texts; it writes its pages itself."""
-    page = (FOLDER / "tutorials" / "a-text.md").read_text(encoding="utf-8")
+def tutorial(name: str, folder: Path) -> None:
+    """Run the code of a tutorial in a folder, into which it writes its pages and pictures."""
+    page = (FOLDER / "tutorials" / f"{name}.md").read_text(encoding="utf-8")
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -166,12 +143,30 @@ def text(folder: Path) -> Made:
             exec(code, names)
     finally:
         os.chdir(before)
+
+
+def text(folder: Path) -> Made:
+    """Run the tutorial of texts."""
+    tutorial("a-text", folder)
     return {"text": folder / "explore.html", "why-text": folder / "text.html"}
+
+
+def table(folder: Path) -> Made:
+    """Run the tutorial of tables."""
+    tutorial("a-table", folder)
+    return {"table": folder / "why.html"}
+
+
+def transformer(folder: Path) -> Made:
+    """Run the tutorial of transformers."""
+    tutorial("a-transformer", folder)
+    return {"heads": folder / "heads.png", "where": folder / "where.png"}
 
 
 # Picture → its page's maker, the page, and how it is taken.
 NEURON = (
-    OPEN.format("conv2")
+    "explorer.choose(explorer.left, 2);"  # by counts, which knows why
+    + OPEN.format("conv2")
     + "const sizes = [...explorer.one.contributions(explorer.operation)].map(Math.abs);"
     + "explorer.chooseNeuron(sizes.indexOf(Math.max(...sizes)));"
 )
@@ -180,7 +175,7 @@ PICTURES: dict[str, tuple[Callable[[Path], Made], str, dict[str, Any]]] = {
     "explore-contrast": (digits, "explore", {"clicks": BESIDE}),
     "explore-phone": (digits, "explore", {"size": PHONE, "dark": True}),
     "explore-operation": (digits, "explore", {"clicks": BESIDE + OPEN.format("conv2")}),
-    "explore-example": (pairs, "explore-example", {"clicks": NEURON, "size": (1366, 940)}),
+    "explore-example": (digits, "explore", {"clicks": NEURON, "size": (1366, 940)}),
     "explore-bird": (bird, "explore-bird", {"clicks": BESIDE, "dark": True}),
     "explore-versions": (two_versions, "explore-versions", {}),
     "explore-heads": (heads, "explore-heads", {"clicks": OPEN.format("probabilities")}),
@@ -191,7 +186,9 @@ PICTURES: dict[str, tuple[Callable[[Path], Made], str, dict[str, Any]]] = {
         "why",
         {"clicks": "[...document.querySelectorAll('h2')].at(-1).scrollIntoView();"},
     ),
-    "why-table": (wine, "why-table", {"dark": True}),
+    "tutorials/a-table": (table, "table", {"dark": True}),
+    "tutorials/a-transformer-heads": (transformer, "heads", {}),
+    "tutorials/a-transformer-where": (transformer, "where", {}),
     "tutorials/a-text": (text, "text", {"size": (WIDE[0], 500)}),
 }
 
@@ -204,10 +201,15 @@ def main(parts: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder, chromium() as driver:
         pages: Made = {}
         for make in dict.fromkeys(maker for maker, *_ in chosen.values()):
-            pages |= make(Path(folder))
+            own = Path(folder) / make.__name__  # their pages have the same names
+            own.mkdir()
+            pages |= make(own)
         for name, (_, page, how) in chosen.items():
             file = FOLDER / f"{name}.png"
-            file.write_bytes(picture(driver, pages[page], **how))
+            drawn = pages[page].suffix == ".png"  # by the tutorial itself
+            file.write_bytes(
+                pages[page].read_bytes() if drawn else picture(driver, pages[page], **how)
+            )
             print(f"{file.name}: {file.stat().st_size / 1000:.0f} kB", flush=True)
 
 

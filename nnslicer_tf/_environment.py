@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.util import find_spec
+from itertools import count
 from threading import Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -136,6 +137,27 @@ SHOWN_AFTER = 2.0
 """Seconds after which a progress bar appears."""
 
 _bars: WeakSet[Any] = WeakSet()
+_stages: list[str] = []
+
+
+@contextmanager
+def stage(what: str) -> Iterator[None]:
+    """Say in the open progress bars what they wait for, such as "compiling"."""
+    _stages.append(what)
+    try:
+        yield
+    finally:
+        _stages.remove(what)
+
+
+def staged(items: Iterable[T], what: str, most: int) -> Iterator[T]:
+    """Yield `items`, and say in the open bars at which one of at most `most` the work is."""
+    iterator = iter(items)
+    for number in count(1):
+        with stage(f"{what} {number} of at most {most}"):
+            if (item := next(iterator, None)) is None:
+                return
+            yield item
 
 
 def track(
@@ -152,17 +174,25 @@ def track(
 def progress_bar(what: str, total: int | None = None, progress: bool = True, **options: Any) -> Any:
     """Return a progress bar of tqdm, named `what`; it appears after two seconds and then vanishes.
 
-    While nothing advances, such as at a first sample that waits for a compiler, it tells the time.
+    While nothing advances, such as at a first sample that waits for a compiler, it tells the time,
+    and the `stage`. One that can only be at 0 or 1 has no count and no estimate.
     """
     from tqdm.auto import tqdm
 
-    bar = tqdm(
-        total=total, desc=what, disable=not progress, leave=False, delay=SHOWN_AFTER, **options
-    )
+    options |= {"leave": False, "delay": SHOWN_AFTER, "disable": not progress}
+    bar = tqdm(total=total, desc=f"{what}: ", **options)
     if progress:
         _bars.add(bar)
         _start_clock()
     return bar
+
+
+@contextmanager
+def waiting(what: str, progress: bool = True) -> Iterator[None]:
+    """Show the time of one piece of work, of which nothing can be counted."""
+    with progress_bar(what, 1, progress) as bar:
+        yield
+        bar.update()  # a notebook keeps what is not finished, in red
 
 
 @cache
@@ -177,6 +207,8 @@ def _start_clock() -> None:
                     if bar.disable:
                         _bars.discard(bar)
                     elif time.time() - bar.start_t >= SHOWN_AFTER:
+                        shown = "{l_bar}{bar}{r_bar}" if bar.total != 1 else "{desc}{elapsed}"
+                        bar.bar_format = ", ".join([shown, *_stages[-1:]]) if bar.total else None
                         bar.refresh(nolock=True)
                         bar.last_print_t = time.time()  # so that it is wiped away at the end
 

@@ -68,10 +68,11 @@ class LiteRTModel:
         if kernels == "reference":
             options["experimental_op_resolver_type"] = OpResolverType.BUILTIN_REF
         try:
-            self.interpreter = Interpreter(model_content=self.content, num_threads=1, **options)
-            inputs = self.interpreter.get_input_details()
-            if all((one["shape_signature"][1:] >= 0).all() for one in inputs):
-                self.interpreter.allocate_tensors()
+            with hidden_stderr():  # it says which delegate it makes
+                self.interpreter = Interpreter(model_content=self.content, num_threads=1, **options)
+                inputs = self.interpreter.get_input_details()
+                if all((one["shape_signature"][1:] >= 0).all() for one in inputs):
+                    self.interpreter.allocate_tensors()
         except (ValueError, RuntimeError) as error:
             reason = str(error).strip().rstrip(".")
             raise CorruptFileError(

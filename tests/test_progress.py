@@ -4,9 +4,13 @@ import re
 import time
 
 import keras
+from ai_edge_litert.interpreter import Interpreter
+from tqdm import notebook
 
 import nnslicer_tf as nns
 from nnslicer_tf import _environment
+from nnslicer_tf._litert import LiteRTModel, to_litert
+from nnslicer_tf.instrument.backend import compiled_function
 
 
 def test_a_bar_appears_late_and_tells_the_time_until_it_is_closed(monkeypatch, capsys):
@@ -46,3 +50,55 @@ def test_a_bar_while_a_model_is_wrapped(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
     nns.InstrumentedModel(model)
     assert "Wrapping small" in capsys.readouterr().err
+
+
+def test_it_says_what_it_waits_for(monkeypatch, capsys):
+    """A bar that can only be at 0 or 1 has neither a count nor an estimate, which would be one."""
+    monkeypatch.setattr(_environment, "SHOWN_AFTER", 0.1)
+    with _environment.waiting("Deciding"):
+        for _ in _environment.staged(range(1), "round", 5):
+            time.sleep(1.1)
+    shown = capsys.readouterr().err
+    assert re.search(r"Deciding: 00:0\d, round 1 of at most 5", shown) and "?" not in shown
+    with _environment.progress_bar("Slices", 3), _environment.stage("compiling"):
+        time.sleep(1.1)
+    assert re.search(r"0/3 .*, compiling", capsys.readouterr().err)
+    assert not _environment._stages
+
+
+def test_the_first_call_of_a_compiled_function_is_a_stage():
+    seen = []
+    run = compiled_function(lambda x: seen.append(list(_environment._stages)) or 2 * x, after=1)
+    results = [float(run(keras.ops.ones(()))) for _ in range(3)]
+    assert results == [2, 2, 2]
+    if keras.backend.backend() == "tensorflow":
+        assert seen == [[], ["compiling"]]  # the plain call, and the tracing
+
+
+def test_in_notebooks(monkeypatch):
+    """There a bar is a widget, which is displayed late, too, and vanishes."""
+    monkeypatch.setattr(_environment, "SHOWN_AFTER", 0.1)
+    monkeypatch.setattr("tqdm.auto.tqdm", notebook.tqdm)
+    displayed = []
+    monkeypatch.setattr(notebook, "display", displayed.append)
+    with _environment.progress_bar("Quick", 3) as bar:
+        bar.update()
+    assert displayed == []
+    with _environment.waiting("Deciding"), _environment.stage("compiling"):
+        time.sleep(1.3)
+        (container,) = displayed
+        left, _, right = (part.value for part in container.children)
+    text = (left + right).replace("\u2007", " ")
+    assert re.fullmatch(r"Deciding: 00:0\d, compiling", text)
+    assert container.comm is None  # closed, not left as an unfinished bar in red
+
+
+def test_a_compressed_model_is_loaded_without_messages(capfd):
+    """LiteRT says, from C++, which delegate it makes."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    content = to_litert(model)
+    capfd.readouterr()
+    Interpreter(model_content=content).allocate_tensors()
+    assert "XNNPACK" in capfd.readouterr().err
+    LiteRTModel(content)
+    assert capfd.readouterr().err == ""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._checks import check_count, check_name
-from nnslicer_tf._environment import require
+from nnslicer_tf._environment import require, track
 from nnslicer_tf.attributions.background import Background
 from nnslicer_tf.attributions.deeplift import deeplift_by_row
 from nnslicer_tf.errors import InvalidArgumentError
@@ -35,14 +35,17 @@ class DeepExplainer:
         model: The model.
         data: The background, in any form of `DataLike`; 100 samples are usual.
         output: Name of the output; the first by default.
+        progress: Show a progress bar.
 
     Attributes:
         expected_value: Mean output over the background, `(*output shape)` float64.
     """
 
-    def __init__(self, model: ModelLike, data: DataLike, output: str | None = None) -> None:
+    def __init__(
+        self, model: ModelLike, data: DataLike, output: str | None = None, progress: bool = True
+    ) -> None:
         self.im: InstrumentedModel = instrumented(model, data)
-        self.data = self.im.check(data)
+        self.data, self.progress = self.im.check(data), progress
         self._operation = self.im.output_operation_of(output)
         self.expected_value = self._outputs(self.data).mean(axis=0)
 
@@ -83,7 +86,7 @@ class DeepExplainer:
         names = list(self.im.input_shapes)
         values = [np.zeros((*part.shape, order.shape[1])) for part in arrays_of(x)]
         scale = max(1.0, float(np.abs(outputs).max()))
-        for i, neurons in enumerate(order):
+        for i, neurons in enumerate(track(order, "Contributions", progress=self.progress)):
             sample = {name: x[name][i] for name in names} if len(names) > 1 else x[i]
             for rank, neuron in enumerate(neurons):
                 target = Target(self._operation, (int(neuron),), self._operation)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._checks import check_count
+from nnslicer_tf._environment import staged
 from nnslicer_tf.attributions.problem import Problem
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.target import TargetLike
@@ -72,7 +73,8 @@ def curves(
         is_first = (ranks < counts[:, None])[:, features]
         masks += [is_first, ~is_first]
     hidden = np.concatenate(masks)
-    answers = np.mean([one.answers(one.hidden(hidden)) for one in problems], axis=0)
+    of_rows = staged(problems, "row", len(problems))
+    answers = np.mean([one.answers(one.hidden(hidden)) for one in of_rows], axis=0)
     by_curve = iter(answers.reshape(len(masks), -1))
     deletions, insertions = {}, {}
     for name in methods:

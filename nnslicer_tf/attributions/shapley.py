@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._checks import as_generator
+from nnslicer_tf._environment import staged
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
@@ -83,7 +84,7 @@ def shapley_values(
     draws = max(2, _MAX_RUNS // (2 * (count + 1) * samples))
     estimates = np.zeros((draws, samples, count))
     steps = np.arange(count + 1)[:, None]
-    for estimate in estimates:  # each from an order and its reverse
+    for estimate in staged(estimates, "order", draws):  # each from an order and its reverse
         ranks = random.random((samples, count)).argsort(axis=1)
         for places in (ranks, count - 1 - ranks):
             coalitions = (places[:, None] < steps).reshape(-1, count)

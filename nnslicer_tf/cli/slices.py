@@ -18,56 +18,51 @@ _PICTURES = (".png", ".pdf", ".svg")
 def demo(
     output: Annotated[Path, Option(help="Folder for the results.")] = Path("nnslicer-demo"),
 ) -> None:
-    """Slice a small network on scikit-learn's digits; nothing is downloaded."""
-    inputs.writable(output / "slices.png")
+    """Explain and slice a small network on scikit-learn's digits; nothing is downloaded."""
+    inputs.writable(output / "why.html")
     import_keras_quietly()
     import numpy as np
-    import pandas as pd
 
-    from nnslicer_tf import InstrumentedModel, Profile, Slicer, datasets, zoo
-    from nnslicer_tf.report import plot_slices, save_figure
+    from nnslicer_tf import InstrumentedModel, Profile, Slicer, datasets, explore, zoo
+    from nnslicer_tf.report import plot_slices
 
-    # Slices of an image, of all images of its class, and of all images.
     train, test = datasets.load("digits", "train"), datasets.load("digits", "test")
-    model = zoo.load("digits_cnn")
-    im = InstrumentedModel(model)
+    im = InstrumentedModel(zoo.load("digits_cnn"))
     means = Profile.from_data(im, train)
-    slicer = Slicer(im, means, theta=0.3, workers=0)
-    image = test.x[13:14]
-    label = int(im.logits(image).argmax())
-    of_class = train.x[train.y == label]
-    images = {f"one image of a {label}": image[0], f"all images of a {label}": of_class.mean(0)}
-    both = [slicer.slice(x, outputs=[label]) for x in (image, of_class)]
-    slices = dict(zip(images, both, strict=True))
-
-    # The files, and a picture with the share of neurons in each slice as the title.
     means.save(output / "profile.npz")
-    both[0].save(output / "image.npz")
-    both[1].save(output / "class.npz")
-    rectified = [o.name for o in im.operations if o.kind == "rectify"]
-    figure = plot_slices(slices, rectified, images)
-    neurons = [np.concatenate([s.neurons[name].ravel() for name in rectified]) != 0 for s in both]
-    figure.suptitle(
-        f"{neurons[0].mean():.0%} of the neurons decide one image, {neurons[1].mean():.0%} all "
-        "images of the class"
-    )
-    save_figure(figure, output / "slices.png")
+    slicer = Slicer(im, means, theta=0.3, workers=0)
 
-    # The network with only the synapses of each slice.
-    slices["all images"] = slicer.slice(train.x, outputs="predicted")
-    rows = []
-    for name, found in [*slices.items(), ("the whole model", None)]:
-        only = model if found is None else found.apply(model, "zero")
-        synapses = 1.0 if found is None else (found.to_vector() != 0).mean()
-        right = only.predict(test.x, verbose=0).argmax(axis=1) == test.y
-        shares = (synapses, right[13], right[test.y == label].mean(), right.mean())
-        rows.append((name, *(f"{share:.1%}" for share in shares)))
-    print(f"The slice of all training images of a {label}, for output {label}:")
-    print(both[1].summary())
-    print("Test images that are right if the synapses outside a slice are zero:")
-    columns = ["slice of", "synapses", "the image", f"all {label}s", "all images"]
-    inputs.show(pd.DataFrame(rows, columns=columns))
-    print(f"Written to {output}: profile.npz, image.npz, class.npz, slices.png")
+    # Why is an image a 7, and not an 8?
+    image, of_class = test.x[13], train.x[train.y == 7]
+    why = slicer.explain(image, instead_of=8)
+    why.save(output / "why.html")
+    explore(why, im).save(output / "explore.html")
+
+    # What does the class need? The network with only the synapses of its slice.
+    class_slice = slicer.slice(of_class, outputs=[7])
+    class_slice.save(output / "class.npz")
+    slices = {"one image of a 7": why.slice, "all images of a 7": class_slice}
+    images = dict(zip(slices, (image, of_class.mean(axis=0)), strict=True))
+    figure = plot_slices(slices, ["relu1", "relu2"], images)
+    one, every = (
+        np.mean(np.concatenate([part.neurons[n].ravel() for n in ("relu1", "relu2")]) != 0)
+        for part in slices.values()
+    )
+    title = f"{one:.0%} of the neurons decide one image, {every:.0%} all images of the class"
+    figure.suptitle(title)
+    inputs.draw(output / "slices.png", figure)
+    whole, alone = (
+        (model.predict(test.x, verbose=0).argmax(axis=1) == test.y)[test.y == 7].mean()
+        for model in (im.model, class_slice.apply(im.model, "zero"))
+    )
+    print(
+        f"""\
+{why.summary()}
+
+With {(class_slice.to_vector() != 0).mean():.1%} of the synapses, those in the slice of all 7s, \
+{alone:.1%} of the 7s are right (whole model {whole:.1%}).
+Written to {output}: profile.npz, why.html, explore.html, class.npz, slices.png"""
+    )
 
 
 def profile(

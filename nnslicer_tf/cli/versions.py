@@ -98,29 +98,24 @@ def _write_page(
     names: tuple[str, ...],
 ) -> None:
     """Write the tables, and each explained flip with its picture, as a page."""
-    import tempfile
-
     from matplotlib.figure import Figure
 
-    from nnslicer_tf.report import pages, save_figure
-    from nnslicer_tf.report.figures import show_image
+    from nnslicer_tf.report import pages
+    from nnslicer_tf.report.figures import figure_bytes, show_image
 
     report = pages.Page(title, [pages.Text(verdict + "."), pages.Text(result.summary())])
     report.add(pages.Heading("Answers"), pages.Table(result.to_frame(), "By class"))
     report.add(pages.Heading("Layers"), pages.Table(result.layers, "Changes and what they do"))
-    with tempfile.TemporaryDirectory() as folder:
-        for flip in range(0 if causes is None else len(causes)):
-            assert causes is not None
-            sample = int(causes.samples[flip])
-            report.add(pages.Heading(f"Sample {sample}"), pages.Text(causes.summary(flip, names)))
-            if x[sample].ndim == 3:
-                figure = Figure(figsize=(2, 2), layout="constrained")
-                show_image(figure.subplots(), x[sample])
-                picture = Path(folder) / f"{sample}.png"
-                save_figure(figure, picture)
-                report.add(pages.Picture(picture, f"Sample {sample}"))
-            report.add(pages.Table(causes.changes(flip), "The changes that made it"))
-        html = report.html(path.parent)
+    for flip in range(0 if causes is None else len(causes)):
+        assert causes is not None
+        sample = int(causes.samples[flip])
+        report.add(pages.Heading(f"Sample {sample}"), pages.Text(causes.summary(flip, names)))
+        if x[sample].ndim == 3:
+            figure = Figure(figsize=(2, 2), layout="constrained")
+            show_image(figure.subplots(), x[sample])
+            report.add(pages.Picture(figure_bytes(figure, "png"), f"Sample {sample}"))
+        report.add(pages.Table(causes.changes(flip), "The changes that made it"))
+    html = report.html(path.parent)
     inputs.write(path, lambda file: file.write_text(html, encoding="utf-8"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._checks import check_number
-from nnslicer_tf._environment import track
+from nnslicer_tf._environment import track, waiting
 from nnslicer_tf.detection.calibration import surprise
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence
@@ -118,7 +118,8 @@ class VotingDetector(Detector):
         self.votes_ = self.votes()
         self.reference_ = {}
         if len(self.votes_) == 1:
-            self.votes_[0].fit(evidence, rng)
+            with waiting("Fitting", self.shows_progress):
+                self.votes_[0].fit(evidence, rng)
             return
         order = rng.permutation(len(evidence))
         cut = round(len(evidence) * (1 - _REFERENCE))

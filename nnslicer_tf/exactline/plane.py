@@ -32,7 +32,7 @@ def exact_plane(
     *,
     max_regions: int | None = None,
     checkpoint: str | os.PathLike | None = None,
-    progress: bool = False,
+    progress: bool = True,
 ) -> PlanarPartition:
     """Partition a polygon so that the network is affine on every region.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnslicer_tf._checks import check_count, check_points
-from nnslicer_tf._environment import one_thread_a_product
+from nnslicer_tf._environment import one_thread_a_product, waiting
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError, TooManyRegionsError
 from nnslicer_tf.exactline._kernels import lines as _kernels
 from nnslicer_tf.exactline.bends import GradientTransformer, pulls_gradients
@@ -32,7 +32,12 @@ _NOISE = 1e-13  # smaller bends, relative to a line's largest output, count as r
 
 
 def exact_line(
-    im: ModelLike, start: np.ndarray, end: np.ndarray, *, max_parts: int | None = None
+    im: ModelLike,
+    start: np.ndarray,
+    end: np.ndarray,
+    *,
+    max_parts: int | None = None,
+    progress: bool = True,
 ) -> LinearPartition:
     """Partition the segment from start to end so that the network is affine on every part.
 
@@ -44,6 +49,7 @@ def exact_line(
         end: Another point (r in the paper).
         max_parts: Stop with an error if the line has more parts, before those are joined between
             which the output does not bend.
+        progress: Show the time after two seconds.
 
     Returns:
         The partition, with all points where the network changes its affine piece (Sotoudeh and
@@ -56,7 +62,8 @@ def exact_line(
         TooManyRegionsError: if the line has more than `max_parts`.
     """
     im = instrumented(im)
-    return im.prepared(LineWalker, lambda: LineWalker(im)).line(start, end, max_parts)
+    with waiting("Line", progress):
+        return im.prepared(LineWalker, lambda: LineWalker(im)).line(start, end, max_parts)
 
 
 class LineWalker:

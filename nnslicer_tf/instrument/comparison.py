@@ -142,8 +142,9 @@ def difference(
 ) -> float:
     """Return the largest difference between values `(samples, …)`, relative to allowed rounding.
 
-    Allowed are `tolerance` times the sample's largest value, and ten times `tolerance` of the value
-    itself. The first `finite_rows` samples, by default all, must be finite at the same places.
+    Allowed are ten times `tolerance` of the value itself, and `tolerance` times the largest value
+    of the sample, or times what that usually is (the median over samples) if it is more: a sum may
+    be nearly 0. The first `finite_rows` samples, by default all, must be finite at the same places.
     """
     theirs, ours = (keras.ops.convert_to_numpy(v).astype(np.float64) for v in (expected, values))
     if ours.shape != theirs.shape:
@@ -155,6 +156,7 @@ def difference(
         return np.inf
     ours, theirs = (np.where(finite, v, 0) for v in (ours, theirs))
     scale = np.abs(theirs).max(axis=1, keepdims=True, initial=1e-6)
+    scale = np.maximum(scale, np.median(scale)) if len(scale) else scale
     allowed = tolerance * scale + min(10 * tolerance, 0.01) * np.abs(theirs)
     return float((np.abs(ours - theirs) / allowed).max(initial=0))
 

@@ -15,7 +15,7 @@ import numpy as np
 from typing_extensions import TypeAliasType
 
 from nnslicer_tf._checks import check_count, check_name, counted, did_you_mean, of_user
-from nnslicer_tf._environment import progress_bar, track
+from nnslicer_tf._environment import track, waiting
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.datasets import Dataset, load_data
@@ -111,7 +111,7 @@ class InstrumentedModel(ShownAsTable):
                 f"InstrumentedModel needs a Keras model. Received: {type(model).__name__}"
             )
         self.bounds = None if bounds is None else _range(bounds)
-        with progress_bar(f"Wrapping {model.name}", 1, progress):
+        with waiting(f"Wrapping {model.name}", progress):
             functional = as_functional(model, input_shape)
             compiled, self.preparation = model, None
             if preprocess is not None:

@@ -7,29 +7,33 @@ and have one row in all panels; a signal is a line in front of its attributions.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from matplotlib import rc_context
+from matplotlib import colors, rc_context, rcParams
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import figures
-from nnslicer_tf.report.results import plot_bars
+from nnslicer_tf.report.pages import INK
 
 MAX_COLUMNS = 20  # Number of a table's columns that are drawn
 MAX_LINES = 4  # Number of a signal's channels that are drawn as lines
 PANELS = 4  # Pictures in a row
 TEXT: Any = {"font.size": 9}  # points; a page shows nine as twelve pixels
+_INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+ON_PAGE: Any = {**TEXT, "svg.fonttype": "none", "figure.facecolor": "none"}
+ON_PAGE |= {"axes.facecolor": "none", **dict.fromkeys(_INKED, INK)}
 WIDTH = 3.4  # of a picture, in inches; on a page 340 pixels, so that it fits a phone
 
 CURVES = (figures.BLUE, figures.ORANGE, figures.GREEN, "#8a8f98")
+_ENDS = np.array([figures.NEGATIVE, (225, 225, 225), figures.POSITIVE]) / 255
+_RAMP = colors.LinearSegmentedColormap.from_list("contributions", _ENDS.tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +44,9 @@ class InputPanel:
     # method → attributions, of the sample's shape; the first one decides the order
     maps: Mapping[str, np.ndarray]
     title: str  # before each method's name; "" for the only input
-    usual: np.ndarray | None = None  # the input's mean over data, shown with a table's values
-    columns: Sequence[str] = ()  # a table's; indices by default
     words: Sequence[str] = ()  # of a sentence, or its tokens
-    labels: Sequence[str] = ()  # of a table's lines, in place of its columns and values
+    labels: Sequence[str] = ()  # of a table's lines; indices by default
+    score: str = "the score"  # what attributions raise and lower
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +79,12 @@ def cell_figure(cells: Sequence[Cell], title: str = "") -> Figure:
     return figure
 
 
-def save_cell(cell: Cell, path: Path) -> None:
-    """Write a cell as a picture of its own."""
-    figure = Figure(figsize=(WIDTH, cell.height), layout="constrained")
-    with rc_context(TEXT):
+def cell_bytes(cell: Cell, kind: str) -> bytes:
+    """Return a cell as a picture of its own, "png", or "svg" for a page, light or dark."""
+    with rc_context(ON_PAGE if kind == "svg" else TEXT):
+        figure = Figure(figsize=(WIDTH, cell.height), layout="constrained")
         cell.draw(figure.subplots())
-    figures.save_figure(figure, path, dpi=200)
+        return figures.figure_bytes(figure, kind, dpi=200)
 
 
 def panel_cells(panel: InputPanel) -> tuple[list[Cell], list[Cell]]:
@@ -101,18 +104,24 @@ def panel_cells(panel: InputPanel) -> tuple[list[Cell], list[Cell]]:
     return cells[:own], cells[own:]
 
 
-def answer_cell(answers: pd.DataFrame) -> Cell:
-    """Return a cell of bars: a group for each row, a bar for each column."""
-    values = answers.to_numpy()
-    is_probability = values.min() >= 0 and values.max() <= 1
+def answer_cell(rows: Mapping[str, tuple[float, str]], what: str, title: str) -> Cell:
+    """Return a cell of a model's answers: title → (value, text), a bar with its text for each."""
+    values = np.nan_to_num([value for value, _ in rows.values()])
+    low, high = min(0.0, values.min()), max(0.0, values.max())
+    high = 1.0 if low == 0 and high <= 1 else high  # a probability
 
     def draw(ax: Axes) -> None:
-        ylabel = "probability" if is_probability else "value"
-        plot_bars(answers, ax).set(xlabel="answer", ylabel=ylabel)
-        # Above the axes, where it cannot hide a bar.
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
+        ax.barh(list(rows), values, 0.6, color=figures.BLUE)
+        for place, (value, (_, text)) in enumerate(zip(values, rows.values(), strict=True)):
+            fits = value > 0.6 * high  # into the bar
+            options: Any = {"ha": "right" if fits else "left", "va": "center"}
+            options["color"] = "white" if fits else rcParams["text.color"]
+            options |= {"xytext": (-3 if fits else 3, 0), "textcoords": "offset points"}
+            ax.annotate(text, (max(value, 0), place), **options)
+        ax.set(xlim=(low, high), ylim=(len(rows) - 0.4, -0.6), xlabel=what)
+        ax.set_title(title, loc="right")
 
-    return Cell(draw, WIDTH)
+    return Cell(draw, 0.8 + 0.35 * len(rows))
 
 
 def curve_cell(
@@ -134,28 +143,24 @@ def _draw_bars(panel: InputPanel, method: str, ax: Axes) -> None:
     """Draw a table's columns, in the order of the first method, the largest at the top."""
     first = next(iter(panel.maps.values())).ravel()
     shown = np.argsort(-np.abs(first), kind="stable")[:MAX_COLUMNS]
-    labels = []
-    for k in shown:
-        if panel.labels:
-            labels.append(panel.labels[k])
-            continue
-        name = panel.columns[k] if len(panel.columns) else str(k)
-        usual = "" if panel.usual is None else f" (mean {panel.usual.ravel()[k]:.3g})"
-        labels.append(f"{name} = {panel.sample.ravel()[k]:.3g}{usual}")
+    labels = [panel.labels[k] if panel.labels else str(k) for k in shown]
     of_shown = panel.maps[method].ravel()[shown]
     colours = np.where(of_shown[:, None] > 0, figures.POSITIVE, figures.NEGATIVE) / 255
     ax.barh(np.arange(len(shown)), of_shown, color=colours)
-    ax.axvline(0, color="black", linewidth=0.6)
+    ax.axvline(0, color=rcParams["text.color"], linewidth=0.6)
     ax.set_yticks(np.arange(len(shown)), labels)
     ax.set_ylim(len(shown) - 0.5, -0.5)
     rest = first.size - len(shown)
-    ax.set_xlabel("contribution" + (f"; {rest} smaller ones not shown" if rest else ""))
+    more = f"; {rest} smaller ones not shown" if rest else ""
+    ax.set_xlabel(f"lowers or raises {panel.score}{more}", loc="right")
     ax.set_title(f"{panel.title}{method}", loc="right")  # above the names, too
 
 
 def _draw_words(panel: InputPanel, method: str, ax: Axes) -> None:
-    plot_words(panel.maps[method].ravel(), panel.words, ax)
-    ax.set_title(f"{panel.title}{method}", loc="left")
+    values = panel.maps[method].ravel()
+    plot_words(values, panel.words, ax)
+    largest = np.abs(values[: len(panel.words)]).max(initial=0)
+    ax.set_title(f"{panel.title}{method}; darkest: ±{largest:.3g}", loc="left")
 
 
 def _draw_image(panel: InputPanel, method: str | None, ax: Axes) -> None:
@@ -164,6 +169,13 @@ def _draw_image(panel: InputPanel, method: str | None, ax: Axes) -> None:
         ax.set_axis_off()
     else:
         plot_over_image(panel.maps[method], panel.sample, ax)
+        sums = panel.maps[method].reshape(*panel.sample.shape[:2], -1).sum(axis=-1)
+        largest = float(f"{np.abs(sums).max():.3g}") or 1.0
+        scale = ScalarMappable(colors.Normalize(-largest, largest), _RAMP)
+        below = ax.inset_axes((0, -0.07, 1, 0.035))
+        bar = ax.figure.colorbar(scale, cax=below, orientation="horizontal")
+        bar.set_ticks([-largest, 0, largest])
+        bar.set_label(f"lowers or raises {panel.score}")
     ax.set_title(f"{panel.title}{method or 'the input'}")
 
 
@@ -177,7 +189,7 @@ def _draw_steps(panel: InputPanel, method: str | None, ax: Axes) -> None:
         ax.imshow(sheet, aspect="auto", cmap="gray", interpolation="nearest")
         ax.set_ylabel("channel")
     else:
-        greys = ("#30343b", "#70757e", "#9aa0a9", "#c3c7cd")
+        greys = (rcParams["text.color"], "#70757e", "#9aa0a9", "#c3c7cd")
         for c in range(channels):
             ax.plot(np.arange(steps), sample[:, c], label=f"channel {c}", color=greys[c])
         if channels > 1:
@@ -313,7 +325,7 @@ def plot_words(values: np.ndarray, words: Sequence[str], ax: Axes | None = None)
             textcoords="offset points",
             family="monospace",
             fontsize=size,
-            color="white" if strength > 0.5 else "black",
+            color="white" if strength > 0.5 else rcParams["text.color"],
             bbox={"facecolor": (*colour, strength), "edgecolor": "none", "pad": 2.0},
         )
         left += width + gap

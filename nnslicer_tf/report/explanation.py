@@ -1,7 +1,6 @@
 """The page and the picture of an `Explanation`."""
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,18 @@ from nnslicer_tf.report.attributions import (
     Cell,
     InputPanel,
     answer_cell,
+    cell_bytes,
     cell_figure,
     curve_cell,
     panel_cells,
-    save_cell,
 )
 from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
+
+_METHODS = {
+    "amounts": "Amounts: what differs from other samples, carried through the network (DeepLIFT).",
+    "Shapley values": "Shapley values: what a feature adds, on average over orders of features.",
+}
 
 
 def explanation_figure(one: Any) -> Figure:
@@ -34,9 +38,10 @@ def explanation_figure(one: Any) -> Figure:
 
 def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
     """Return the cells of the sample, its contributions and answers, and of other methods."""
-    maps, curves = {one.own_method: one.contributions}, []
+    own, score = f"contributions ({one.own_method})", f"the score of {one.question}"
+    maps, curves = {own: one.contributions}, []
     if one.comparison is not None:
-        maps = dict(one.comparison.values)
+        maps |= {n: v for n, v in one.comparison.values.items() if n != one.own_method}
         answer = one.question if one.target.label is None else f"probability of {one.question}"
         # The own method, the two best ones, and a random order, which comes last.
         best = one.comparison.to_frame()["method"][:2]
@@ -46,44 +51,80 @@ def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
             ("shown", one.comparison.insertion),
         ):
             drawn = {n: (of_methods[n].shares, of_methods[n].answers) for n in chosen}
+            drawn = {own if n == one.own_method else n: curve for n, curve in drawn.items()}
             curves.append(curve_cell(drawn, verb, answer))
     if one.background is not None and one.background.names:  # a table, whose columns have groups
-        panels = [_table_panel(one, maps)]
+        panels = [_table_panel(one, maps, score)]
     else:
         inputs = one.sample if isinstance(one.sample, Mapping) else {"": one.sample}
         panels = []
         for name, sample in inputs.items():
             of_input = {m: v[name] if name else v for m, v in maps.items()}
             operation = name or next(iter(one.means))
-            columns = one.columns if len(one.columns) == np.size(sample) else ()
             tokens = np.ravel(sample) if operation in one.token_inputs and sample.ndim < 2 else ()
             words = list(one.words if len(tokens) else ()) or [str(int(t)) for t in tokens]
             title = f"{name}: " if name else ""
-            panels.append(InputPanel(sample, of_input, title, one.means[operation], columns, words))
+            columns = one.columns if len(one.columns) == np.size(sample) else range(np.size(sample))
+            values = zip(columns, np.ravel(sample), one.means[operation].ravel(), strict=False)
+            labels = [f"{c} = {v:.3g} (mean {m:.3g})" for c, v, m in values if np.ndim(sample) == 1]
+            panels.append(InputPanel(sample, of_input, title, words, labels, score))
     first, others = [], curves
     for cells, rest in map(panel_cells, panels):
         first += cells
         others += rest
-    return [*first, answer_cell(one.to_frame().set_index("answer"))], others
+    return [*first, _answers(one)], others
 
 
-def _table_panel(one: Any, maps: Mapping[str, Any]) -> InputPanel:
+def _answers(one: Any) -> Cell:
+    """Return the cell of the answers with a slice and without it: the decisive one, if any."""
+    found = one.decisive if one.contrast is None else one.contrast
+    rows: dict[str, tuple[float, str]] = {}
+    if found is None:
+        name, *values = one.to_frame().iloc[0]
+        for title, value in zip(one.to_frame().columns[1:], values, strict=True):
+            rows[title] = value, f"{value:.4g}" if one.target.label is None else f"{value:.1%}"
+        what = "value" if one.target.label is None else f"probability of {name}"
+        share = (one.slice.to_vector() != 0).mean()
+        return answer_cell(rows, what, f"slice by counts: {share:.1%} of the synapses")
+
+    row = {name: column[0] for name, column in found.certificate.items()}
+    number, classes = found.info["number"], found.info["kind"] == "class"
+
+    def named(answer: Any) -> str:
+        if one.contrast is not None:
+            return str(one.question.split(" rather than ")[0 if answer else 1])
+        label = int(answer) if classes else found.info["names"][0]
+        return ("" if answer or classes else "not ") + one.name(label)
+
+    def bar(answer: Any, value: float, is_of_own: bool = True) -> tuple[float, str]:
+        if number:
+            return float(answer), f"{answer:.4g}"
+        same = answer == row["answer"]
+        other = "" if same or not is_of_own else f"{named(row['answer'])}: "
+        height = value if same or is_of_own else np.nan
+        return height, f"answers {named(answer)} ({other}{value:.1%})"
+
+    for title, which in (("whole model", ""), ("slice alone", "alone"), ("without it", "removed")):
+        which = which and f" with slice {which}"
+        rows[title] = bar(row[f"answer{which}"], row[f"probability{which}"])
+    rows["nothing active"] = bar(row["empty answer"], row["probability of empty answer"], False)
+    against = "" if one.contrast is None else f" rather than {named(1 - row['answer'])}"
+    what = "value" if number else f"probability of {named(row['answer'])}{against}"
+    title = f"decisive slice: {row['size']:,} synapses ({row['share']:.1%})"
+    return answer_cell(rows, what, title)
+
+
+def _table_panel(one: Any, maps: Mapping[str, Any], score: str) -> InputPanel:
     """Return the panel of a table's features: a column, or a group of columns, in each line."""
     background = one.background
     labels = background.to_frame().sort_index()
-    by_feature = {
-        method: np.bincount(
-            background.features,
-            weights=np.concatenate(
-                [np.ravel(values[n]) for n in one.sample]
-                if isinstance(one.sample, Mapping)
-                else [np.ravel(values)]
-            ),
-        )
-        for method, values in maps.items()
-    }
+    by_feature = {}
+    for method, values in maps.items():
+        parts = [values[n] for n in one.sample] if isinstance(one.sample, Mapping) else [values]
+        flat = np.concatenate(list(map(np.ravel, parts)))
+        by_feature[method] = np.bincount(background.features, weights=flat)
     names = [f"{name} = {value}" for name, value in zip(labels.feature, labels.value, strict=True)]
-    return InputPanel(background.values, by_feature, "", labels=names)
+    return InputPanel(background.values, by_feature, "", labels=names, score=score)
 
 
 def save_explanation(one: Any, path: str | os.PathLike) -> None:
@@ -92,9 +133,7 @@ def save_explanation(one: Any, path: str | os.PathLike) -> None:
     if path.suffix in (".png", ".pdf", ".svg"):
         save_figure(explanation_figure(one), path)
     elif path.suffix == ".html":
-        with tempfile.TemporaryDirectory() as folder:
-            page = Page(f"Why {one.question}?", _blocks(one, Path(folder)))
-            text = page.html(folder)
+        text = Page(f"Why {one.question}?", _blocks(one, "svg")).html(path.parent)
         with atomic_path(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     else:
@@ -105,27 +144,28 @@ def save_explanation(one: Any, path: str | os.PathLike) -> None:
 
 def explanation_html(one: Any) -> str:
     """Return an explanation as HTML, for notebooks."""
-    with tempfile.TemporaryDirectory() as folder:
-        return "\n".join(block.html(Path(folder)) for block in _blocks(one, Path(folder)))
+    return "\n".join(block.html(Path()) for block in _blocks(one, "png"))
 
 
-def _blocks(one: Any, folder: Path) -> list[Any]:
-    """Return the blocks of a page; the pictures are written to a folder."""
+def _blocks(one: Any, kind: str) -> list[Any]:
+    """Return the blocks of a page, with pictures of a kind."""
     answer, *rest = map(Text, one.summary().splitlines())
     first, others = _cells(one)
     blocks: list[Any] = [
         answer,
-        *_pictures(first, folder, "first"),
-        Text("Blue features raise the answer's score, red ones lower it."),
+        *_pictures(first, kind),
+        Text(f"Blue raises the score of {one.question}, red lowers it. {_METHODS[one.own_method]}"),
     ]
     blocks += rest
     if one.background is not None and one.background.names:
         title = f"Contributions against {len(one.background.by_row)} background rows"
         blocks.append(Table(one.background.to_frame(), title))
-    blocks += [Heading("What is left"), Table(one.to_frame(), "Answers")]
     slices = {one.question: one.contrast, "the answer": one.decisive}
     certificates = {name: d.to_frame() for name, d in slices.items() if d is not None}
-    if certificates:
+    blocks.append(Heading("What is left"))
+    if not certificates:
+        blocks.append(Table(one.to_frame(), "Answers with the slice by counts, and without it"))
+    else:
         frame = pd.concat(certificates, names=["decisive slice for"]).drop(columns="sample")
         certificate = frame.droplevel(1).T.rename_axis("certificate").reset_index()
         blocks.append(Table(certificate, "Certificates of decisive slices", longest=12))
@@ -142,17 +182,14 @@ def _blocks(one: Any, folder: Path) -> list[Any]:
     if one.comparison is not None:
         blocks += [
             Heading("Other methods"),
-            *_pictures(others, folder, "other"),
+            *_pictures(others, kind),
             Table(one.comparison.to_frame(), "Areas under the curves"),
             *(Text(f"{name}: {why}") for name, why in one.comparison.left_out.items()),
         ]
     return blocks
 
 
-def _pictures(cells: Sequence[Cell], folder: Path, name: str) -> list[Picture]:
-    """Return a picture of each cell, as wide as a phone at most; written to a folder."""
-    paths = [folder / f"{name}{i}.png" for i in range(len(cells))]
-    for cell, path in zip(cells, paths, strict=True):
-        save_cell(cell, path)
+def _pictures(cells: Sequence[Cell], kind: str) -> list[Picture]:
+    """Return a picture of each cell, as wide as a phone at most."""
     width = round(100 * WIDTH)
-    return [Picture(path, cell.caption, width) for cell, path in zip(cells, paths, strict=True)]
+    return [Picture(cell_bytes(cell, kind), cell.caption, width) for cell in cells]

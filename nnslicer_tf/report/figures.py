@@ -32,6 +32,23 @@ def new_axes(ax: Axes | None = None, size: tuple[float, float] | None = None) ->
     return pyplot.figure(figsize=size, layout="constrained").subplots()
 
 
+def figure_bytes(figure: Figure, kind: str, dpi: int = 110) -> bytes:
+    """Return a figure as the content of a file, such as "svg", and close it."""
+    from matplotlib import pyplot
+    from PIL import Image
+
+    try:
+        figure.savefig(drawn := io.BytesIO(), dpi=dpi, format=kind)
+    finally:
+        pyplot.close(figure)
+    if kind == "png":
+        with Image.open(drawn) as image:
+            colours = image.convert("RGB")
+        palette = colours.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        palette.save(drawn := io.BytesIO(), format="PNG", optimize=True)
+    return drawn.getvalue()
+
+
 def save_figure(figure: Figure, path: str | os.PathLike, dpi: int = 110) -> None:
     """Write a figure to a file, completely or not at all, and close it.
 
@@ -44,28 +61,16 @@ def save_figure(figure: Figure, path: str | os.PathLike, dpi: int = 110) -> None
     Raises:
         InvalidArgumentError: if nothing can be written there.
     """
-    from matplotlib import pyplot
-    from PIL import Image
-
     check_number("dpi", dpi, "(0, inf)")
-    try:
-        kind, kinds = as_path(path).suffix[1:].lower(), figure.canvas.get_supported_filetypes()
-        if kind not in kinds:
-            raise InvalidArgumentError(
-                f"Figures are written as {', '.join(sorted(kinds))}. Received: '{path}'"
-            )
-        # In memory first: Matplotlib hides the error of a full disk behind others.
-        drawn = io.BytesIO()
-        figure.savefig(drawn, dpi=dpi, format=kind)
-        if kind == "png":
-            with Image.open(drawn) as image:
-                colours = image.convert("RGB")
-            palette = colours.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-            palette.save(drawn := io.BytesIO(), format="PNG", optimize=True)
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(drawn.getvalue())
-    finally:
-        pyplot.close(figure)
+    kind, kinds = as_path(path).suffix[1:].lower(), figure.canvas.get_supported_filetypes()
+    if kind not in kinds:
+        raise InvalidArgumentError(
+            f"Figures are written as {', '.join(sorted(kinds))}. Received: '{path}'"
+        )
+    # In memory first: Matplotlib hides the error of a full disk behind others.
+    content = figure_bytes(figure, kind, dpi)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def show_image(ax: Axes, image: np.ndarray) -> None:
@@ -97,7 +102,5 @@ def overlay(values: np.ndarray, light: np.ndarray | None = None) -> np.ndarray:
     at = (values > 0).astype(int)
     sheet = np.zeros((*values.shape, 4))
     sheet[..., :3] = ((1 - share) * np.array(dark)[at] + share * np.array(bright)[at]) / 255
-    least = 0.0 if light is None else 0.2
-    strength = least + (0.9 - least) * np.abs(values) / (np.abs(values).max(initial=0) or 1.0)
-    sheet[..., 3] = np.where(values == 0, 0.0, strength)
+    sheet[..., 3] = 0.9 * np.abs(values) / (np.abs(values).max(initial=0) or 1.0)
     return sheet

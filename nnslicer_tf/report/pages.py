@@ -17,6 +17,7 @@ import pandas as pd
 from nnslicer_tf._checks import counted
 from nnslicer_tf._tables import html_frame
 
+INK = "#1d1f23"  # the colour of an SVG's text and lines, in place of which a page has its own
 Block = Any  # A part of a page: its method `html(folder)` returns HTML for a page in a folder
 
 
@@ -70,20 +71,25 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file, embedded."""
+    """A PNG or SVG, embedded, from a file or as bytes; text of an SVG has the page's colour."""
 
-    path: Path
+    path: Path | bytes
     caption: str
     width: int = 0  # in pixels of the page; 0 for that of the file
 
     def html(self, folder: Path) -> str:
         """Return the picture itself."""
         caption = escape(self.caption)
-        source = f"data:image/png;base64,{base64.b64encode(self.path.read_bytes()).decode()}"
+        content = self.path if isinstance(self.path, bytes) else self.path.read_bytes()
         # Pictures of a given width stand side by side, or below each other on a narrow page.
         style = f"display:inline-block;vertical-align:top;width:{self.width}px;max-width:100%"
         width = f' style="{style}"' if self.width else ""
-        image_tag = f'<img alt="{caption}" src="{source}"{width}>'
+        if content.startswith(b"<?xml"):
+            text = content.decode().replace(INK, "currentColor")
+            image_tag = text[text.index("<svg") :]
+        else:
+            source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+            image_tag = f'<img alt="{caption}" src="{source}"{width}>'
         return f"<figure{width}>{image_tag}<figcaption>{caption}</figcaption></figure>"
 
 

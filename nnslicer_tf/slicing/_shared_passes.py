@@ -15,7 +15,7 @@ from keras import ops
 
 from nnslicer_tf._environment import available_cores
 from nnslicer_tf.instrument import Ablation
-from nnslicer_tf.instrument.ablated_network import Rows
+from nnslicer_tf.instrument.ablation import Rows
 
 
 @dataclass(eq=False)

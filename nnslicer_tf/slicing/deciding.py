@@ -112,8 +112,9 @@ class DecisiveSearch:
 
         A slice may keep the answer at the mean alone. With a background and `at_least` it keeps it
         for that share of other samples' values, with 95 % confidence: effects are estimated with
-        new donors in each round, a second set chooses the size, and a third tests it, from large to
-        small up to the first size that fails (fixed-sequence testing). That takes some 500 passes.
+        new donors in each round, which show about which size is enough; another set tests sizes
+        around it, from large to small up to the first that fails (fixed-sequence testing), each
+        until it is decided. That takes some 200 to 300 passes.
 
         Args:
             x: Samples, as for `slice`.
@@ -154,8 +155,9 @@ class DecisiveSearch:
                 of the others, each with 95 % confidence.
             at_most: Share of others for which the slice may give the class.
             minimal: Try every unit of the slice alone, and leave it out where the answer is kept.
-                Slices of up to 64 of fewer than 1,000 units are minimal anyway. Of up to 256 units,
-                single ones are left out of the whole network, too; the smaller slice is returned.
+                Without `at_least`, slices of up to 64 of fewer than 1,000 units are minimal anyway.
+                Of up to 256 units, single ones are left out of the whole network, too; the smaller
+                slice is returned.
             needed: The model gives another answer without the slice: what speaks most for the
                 answer in the rest is added until it does.
             folder: Folder for the slices, from which an interrupted run of the same samples

@@ -1,19 +1,22 @@
 """Other samples, the *donors*, whose values inactive parts of a decisive slice take.
 
 Donors that no search sees test a slice (its scope). With `at_least` a background is split into
-three sets: of the first, each round of the search draws new donors; the second chooses a size; the
-third tests it. Memory: the values of all donors that the ablation reads.
+three sets: of the first, each round of the search draws new donors; the second judges single units
+(`minimal`) and the certificate; the third tests sizes. Memory: the values of all donors that the
+ablation reads.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from nnslicer_tf._checks import check_count
-from nnslicer_tf._numerics import CONFIDENCE, lower_bound
+from nnslicer_tf._numerics import CONFIDENCE
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation
 from nnslicer_tf.instrument.ablation import Base, Rows
@@ -23,7 +26,8 @@ from nnslicer_tf.slicing.profile import Profile
 
 MIN_KEPT = 0.95
 """Share of the samples of one slice, or of its donors, for which it keeps the answer."""
-_DRAWN = 8  # donors of a round
+DRAWN = 8
+"""Donors of a round."""
 _SEARCHED, _CHOSEN = 0.35, 0.15  # shares of a background; the rest is for tests
 
 
@@ -34,6 +38,18 @@ class Trial:
     rows: Rows
     index: np.ndarray  # of each row's sample in its search
     counts: np.ndarray  # whether a row's donor is another sample
+
+    def part(self, chosen: np.ndarray) -> "Trial":
+        """Return the chosen rows."""
+
+        def of(values: Any) -> Any:
+            return values if len(values) == 1 else ops.take(values, chosen, axis=0)
+
+        rows = self.rows
+        tensors = keras.tree.map_structure(of, (rows.inputs, rows.base, rows.constants))
+        inputs, base, constants = tensors
+        fewer = Rows(inputs, base, constants, len(chosen), 1)
+        return Trial(fewer, self.index[chosen], self.counts[chosen])
 
 
 @dataclass(frozen=True)
@@ -75,7 +91,6 @@ class DonorSets:
     missing: str = ""  # why there are none
     rounds: Sequence[Donors] = ()
     choice: Donors | None = None
-    share: float = MIN_KEPT  # of the choice for which the answer is kept
 
     def trials(self, model: Ablation, x: Sequence[np.ndarray], seed: int) -> dict[str, Any]:
         """Return what a search for samples `x` runs: data, and draw and test, or scope."""
@@ -89,7 +104,7 @@ class DonorSets:
 
         if self.choice is not None and tests is not None:
             data, test = (donors.trial(model, x, rng) for donors in (self.choice, tests))
-            return {"data": data, "test": test, "draw": draw, "shares": (self.share,)}
+            return {"data": data, "test": test, "draw": draw}
         rows = model.unchecked(x)
         index = np.repeat(np.arange(len(x[0])), rows.donors)
         data = Trial(rows, index, np.ones(len(index), bool))
@@ -120,20 +135,20 @@ def donor_sets(
     if at_least is not None:
         background = im.check(reference.x) if isinstance(reference, Samples) else ()
         first, second, last = _split(len(background), rng)
-        share = _passing(len(last if given is None else given), at_least)
-        if share is None or len(first) < _DRAWN:
+        count = len(last if given is None else given)
+        if not looks_of(count, at_least) or len(first) < DRAWN:
             least = int(np.ceil(np.log(1 - CONFIDENCE) / np.log(at_least)))
             raise InvalidArgumentError(
                 f"at_least={at_least:g} is tested on at least {least} other samples, half of the "
                 f"background: pass reference=Samples(x) with {max(2 * least, 30)} samples or more. "
                 f"Received: reference {reference.name!r} with {len(background)}."
             )
-        splits = range(_DRAWN, len(first) - _DRAWN + 1, _DRAWN)
+        splits = range(DRAWN, len(first) - DRAWN + 1, DRAWN)
         return DonorSets(
-            Donors.of(model, background[last] if given is None else given),
+            # In random order: a test may end early.
+            Donors.of(model, background[last] if given is None else given[rng.permutation(count)]),
             rounds=[Donors.of(model, background[part]) for part in np.split(first, splits)],
             choice=Donors.of(model, background[second]),
-            share=share,
         )
     if given is not None:
         return DonorSets(Donors.of(model, given))
@@ -166,8 +181,8 @@ def class_trials(
     """
     counts = own, len(x[0]) - own
     sets = [_split(count, rng) for count in counts]
-    shares = [_passing(len(parts[2]), level) for parts, level in zip(sets, levels, strict=True)]
-    if None in shares or min(len(parts[0]) for parts in sets) < _DRAWN:
+    looks = [looks_of(len(parts[2]), level) for parts, level in zip(sets, levels, strict=True)]
+    if not all(looks) or min(len(parts[0]) for parts in sets) < DRAWN:
         least = [int(np.ceil(2 * np.log(1 - CONFIDENCE) / np.log(level))) for level in levels]
         raise InvalidArgumentError(
             f"Bounds of {levels[0]:g} kept and {1 - levels[1]:g} claimed need at least "
@@ -183,14 +198,14 @@ def class_trials(
 
     def draw() -> Iterator[Trial]:
         while True:
-            yield trial(rng.choice(first, _DRAWN), rng.choice(others[0], _DRAWN))
+            yield trial(rng.choice(first, DRAWN), rng.choice(others[0], DRAWN))
 
     return {
         "data": trial(second, others[1]),
         "test": trial(last, others[2]),
         "whole": trial(np.arange(own)),
         "draw": draw,
-        "shares": tuple(shares),
+        "shares": (MIN_KEPT, MIN_KEPT),
         "own": own,
     }
 
@@ -201,7 +216,31 @@ def _split(count: int, rng: np.random.Generator) -> list[np.ndarray]:
     return np.split(rng.permutation(count), cuts)
 
 
-def _passing(trials: int, level: float) -> float | None:
-    """Return the smallest share of trials whose lower bound is a level, if there is one."""
-    counts = (k for k in range(1, trials + 1) if lower_bound(k, trials) >= level)
-    return next((k / trials for k in counts), None)
+@lru_cache
+def looks_of(trials: int, level: float) -> dict[int, int]:
+    """Return when a test of at most so many trials shows that a share is at least `level`.
+
+    After how many trials → the failures with which it is passed then; empty if it cannot be. For
+    any smaller share it is passed with a probability of at most 5 % (exactly, over all looks).
+    After all trials it is passed where the lower bound of Clopper and Pearson reaches `level`. As
+    counts are whole numbers, this leaves some of the 5 %: looks before use up to half of the rest.
+    """
+    from scipy.stats import binom
+
+    rate, counts = 1 - level, np.arange(trials + 1)
+    chances = binom.cdf(counts, trials, rate)
+    allowed = int((chances <= 1 - CONFIDENCE).sum()) - 1
+    if allowed < 0:
+        return {}
+    looks: dict[int, int] = {}
+    rest = 1 - CONFIDENCE - chances[allowed]
+    states = np.eye(1, allowed + 1)[0]  # chances of so many failures in a test that goes on
+    for done in range(1, trials):
+        states = states * level + np.append(0, states[:-1]) * rate
+        now = len(looks)
+        # To pass now is an error more only where the test would fail in the end.
+        error = states[: now + 1] @ binom.sf(allowed - counts[: now + 1], trials - done, rate)
+        if now < allowed and error <= rest / 2:
+            looks[done], rest = now, rest - error
+            states[: now + 1] = 0
+    return looks | {trials: allowed}

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf._checks import as_array, check_name, check_texts, counted
-from nnslicer_tf._environment import progress_bar, track
+from nnslicer_tf._environment import track, waiting
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
 from nnslicer_tf.attributions.background import (
     DEEPLIFT,
@@ -135,7 +135,7 @@ class Explainer:
         check_texts("groups", groups or ())
 
         # The contributions; the slice, alone and removed.
-        with progress_bar("Contributions", 1, slicer.progress):
+        with waiting("Contributions", slicer.progress):
             against = _against(slicer, batch, chosen, columns, background, groups)
             contributions = deeplift(im, sample, means, chosen) if against is None else None
         faint = ""
@@ -159,17 +159,14 @@ class Explainer:
         frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
 
         def amounts() -> Slice:
-            neurons: dict[str, Any] = {}
-            synapses: dict[str, Any] = {}
+            parts: list[tuple[float, Slice]] = []
             for group, sign in ((chosen.neurons, 1), (chosen.against, -1)):
-                if not group:
-                    continue
-                total = sliced(slicer.by_amounts, {chosen.operation: list(group)})
-                factor = sign * chosen.sign / len(group)
-                for sums, arrays in ((neurons, total.neurons), (synapses, total.synapses)):
-                    for name, array in arrays.items():
-                        sums[name] = sums.get(name, 0) + factor * array
-            return Slice(neurons, synapses, total.info)
+                if group:
+                    one = sliced(slicer.by_amounts, {chosen.operation: list(group)})
+                    parts.append((sign * chosen.sign / len(group), one))
+            neurons: Any = {n: sum(f * p.neurons[n] for f, p in parts) for n in one.neurons}
+            synapses: Any = {n: sum(f * p.synapses[n] for f, p in parts) for n in one.synapses}
+            return Slice(neurons, synapses, one.info)
 
         # What was assumed about the outputs, and why the slice is empty or nearly complete.
         remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
@@ -177,7 +174,7 @@ class Explainer:
         smallest, contrast, withheld = None, None, ""
         if decisive:
             smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
-        unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
+        unusual = unusual_size(slicer, one, values, whole, chosen, at_zero)
         return Explanation(
             sample=sample,
             target=chosen,
@@ -450,16 +447,15 @@ def compare_methods(
     over: dict[str, Any] = {}
     if background is not None and background.names:
         over = {"rows": background.rows, "features": background.features}
-    deletion, insertion = metrics.curves(im, sample, baseline, target, judged, **over)
+    with waiting("Curves", progress):
+        deletion, insertion = metrics.curves(im, sample, baseline, target, judged, **over)
     return Comparison(values, deletion, insertion, left_out)
 
 
 def unusual_size(
-    im: InstrumentedModel,
+    slicer: "Slicer",
     one: Slice,
-    theta: float,
     values: Mapping[str, np.ndarray],
-    means: Mapping[str, np.ndarray],
     whole: np.ndarray,
     target: Target,
     unexcluded: Callable[[], Slice],
@@ -468,6 +464,7 @@ def unusual_size(
 
     `unexcluded` returns the slice at θ = 0.
     """
+    im, theta, means = slicer.im, slicer.theta, slicer.profile.means
     share = float((one.to_vector() != 0).mean())
     if 0 < share < _NEARLY_ALL:
         return ""

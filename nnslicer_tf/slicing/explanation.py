@@ -289,9 +289,12 @@ class Explanation(ShownAsTable):
             f"The slice by counts for {what} has {np.count_nonzero(synapses):,} of "
             f"{counted(len(synapses), 'synapse')} ({(synapses != 0).mean():.1%}), "
             f"at θ = {self.slice.info.get('theta')}.",
-            f"With only the slice active the model answers {said(self.kept)}; with the slice "
-            f"removed, {said(self.removed)}. Inactive synapses contribute their mean values.",
         ]
+        if not found:  # one certificate is enough
+            lines.append(
+                f"With only the slice active the model answers {said(self.kept)}; with the slice "
+                f"removed, {said(self.removed)}. Inactive synapses contribute their mean values."
+            )
         if self.finding:
             lines.append(self.finding)
         if self.frequencies is not None:
@@ -324,10 +327,8 @@ class Explanation(ShownAsTable):
 
         Raises MissingPackageError if shap is not installed.
         """
-        score = float(
-            self.target.weights(self.values[self.target.operation].size)
-            @ self.values[self.target.operation].ravel()
-        )
+        values = self.values[self.target.operation].ravel()
+        score = float(self.target.weights(values.size) @ values)
         total = sum(float(np.sum(part)) for part in keras.tree.flatten(self.contributions))
         args = self.contributions, self.sample, score - total, self.background
         return as_shap(*args, self.columns or self.words)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnslicer_tf._checks import check_name
+from nnslicer_tf._environment import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Operation, instrumented
@@ -94,16 +95,18 @@ class Patching(ShownAsTable):
         width = 2 + 0.07 * max(map(len, names)) + 0.5 * min(grid.shape[1], 24)
         ax = new_axes(ax, (max(width, 5.5), 1.4 + 0.3 * min(len(names), 40)))
         image = ax.imshow(grid, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
-        ax.figure.colorbar(image, ax=ax, label="effect (1: all of it)")
+        run, other = ("corrupt", "clean") if self.restore else ("clean", "corrupt")
+        label = f"effect on the score\n0: as in the {run} run\n1: as in the {other} run"
+        ax.figure.colorbar(image, ax=ax, label=label)
         if len(names) <= _MOST:
             ax.set_yticks(range(len(names)), names)
-        ax.set_xlabel(across or "")
+        ax.set(xlabel=across or "", ylabel="operation")
         if across and grid.shape[1] <= 24:
             shown = labels if len(labels) == grid.shape[1] else range(grid.shape[1])
             ax.set_xticks(range(grid.shape[1]), list(map(str, shown)))
             ax.tick_params("x", rotation=45 if len(labels) else 0)
-        run, other = ("corrupt", "clean") if self.restore else ("clean", "corrupt")
-        ax.set_title(f"{other} values in the {run} run, one part at a time", fontsize=10)
+        part = " and ".join(keys) or "operation"
+        ax.set_title(f"{other} values in the {run} run, one {part} at a time", fontsize=10)
         return ax
 
 
@@ -117,6 +120,7 @@ def patch(
     sweep: str = "position",
     operations: Sequence[str] | None = None,
     restore: bool = True,
+    progress: bool = True,
 ) -> Patching:
     """Run one sample with one part after another taken from a run on another sample.
 
@@ -133,6 +137,7 @@ def patch(
             values and sums of residual paths, or the heads of all attentions.
         restore: Put clean values into the corrupt run (denoising: which parts are enough to restore
             the clean score?), or corrupt values into the clean run (noising: which are needed?).
+        progress: Show a progress bar.
 
     Raises:
         InvalidArgumentError: for a sweep or operation that the model lacks, or equal scores.
@@ -167,7 +172,8 @@ def patch(
     reference = Mean({name: values[name][0] for name in names})
     ablation = Ablation(im, reference, "neuron", target=chosen, of=names, groups=groups)
     found = []
-    for chunk in np.split(np.arange(len(keys)), range(_CHUNK, len(keys), _CHUNK)):
+    chunks = np.split(np.arange(len(keys)), range(_CHUNK, len(keys), _CHUNK))
+    for chunk in track(chunks, "Patching", progress=progress):
         masks = np.ones((len(chunk), ablation.units), np.float32)
         masks[np.arange(len(chunk)), chunk] = 0  # units are the parts, in the same order
         rows = runs[own][np.zeros(len(chunk), int)]

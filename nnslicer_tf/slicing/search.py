@@ -5,8 +5,9 @@ effect first; effects are then estimated again (`rounds_of_ablation`). The effec
 absolute derivative of the answer's score with respect to its mask (see `Ablation.effects`). The
 sign is ignored: a slice chosen by sign could be made to give any answer.
 
-With `at_least`, donors are split into three sets. Effects are estimated with new donors of the
-first set in each round, the second decides on the size, and the third tests it.
+With `at_least`, donors are split into sets. Effects are estimated with new donors of the first set
+in each round, which also show where the answer is lost; sizes around that one are tested on donors
+of the last set, from large to small. A test stops as soon as it is decided (`looks_of`).
 
 A round costs one forward and one backward pass, about three forward passes; a sample takes some 60
 to 80, with several donors as many for each. Threads search for several samples in parallel.
@@ -22,7 +23,7 @@ import numpy as np
 from nnslicer_tf._numerics import largest, lower_bound
 from nnslicer_tf.instrument import Ablation
 from nnslicer_tf.slicing.answers import Answers
-from nnslicer_tf.slicing.donors import MIN_KEPT, Trial
+from nnslicer_tf.slicing.donors import DRAWN, MIN_KEPT, Trial, looks_of
 
 if TYPE_CHECKING:
     from nnslicer_tf.slicing.deciding import Requirements
@@ -47,10 +48,14 @@ _MAX_FAILURES = 2
 _GROWTH = 0.25  # of a slice that is not needed yet
 _BATCH = 256
 _ROUND = 3  # forward passes that a forward and a backward pass cost
-# With `at_least`: the share of a round's donors below which rounds end, and the sizes to test, as
-# multiples of the one that was chosen; for slices of classes, which are smaller, more before.
+# With `at_least`: the mask of all units in the first estimate, as effects in the whole network rank
+# badly; how many units a round keeps; the share of a round's donors at which rounds end; and the
+# sizes to test, as multiples of the last that kept the answer for all donors of its round; for
+# slices of classes, which are smaller, more before.
+_FIRST_MASK = 0.7
+_STEP_OF_DONORS = 0.5
 _LOST = 0.75
-_TESTED = (1.6, 1.25, 1.0, 0.85)
+_TESTED = (1.5, 1.0, 0.75, 0.6)
 _TESTED_BEFORE = (4.0, 2.5)
 
 
@@ -103,10 +108,8 @@ class Search:
         self.passes += _ROUND * len(trial.index)
         return self.model.slopes(mask, trial.rows, *self.answers.score(answer))
 
-    def rounds(
-        self, answer: Any, counts: Sequence[int]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield the rounds of ablation: rows that keep the answer, units left, their effects.
+    def rounds(self, answer: Any, counts: Sequence[int]) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the rounds of ablation, with the rows that keep the answer; see the function.
 
         With new donors in each round, effects are mean squares: they are opposite for many donors.
         """
@@ -120,9 +123,8 @@ class Search:
             values, slopes = self.slopes(answer, np.tile(mask, (len(trial.index), 1)), trial)
             return self.kept_by(values, trial), np.square(slopes).mean(axis=0)
 
-        return rounds_of_ablation(
-            effects, self.model.units, counts, faded=_FADED if trials is None else 0.0
-        )
+        faded, first = (_FADED, 1.0) if trials is None else (0.0, _FIRST_MASK)
+        return rounds_of_ablation(effects, self.model.units, counts, faded, first)
 
     def keeps(self, members: np.ndarray) -> bool:
         """Whether the units keep the answers as required, for as many rows as they have to."""
@@ -151,26 +153,47 @@ class Search:
 
     def decide(self) -> None:
         """Find the smallest slice that keeps the answers; all units if there is none."""
+        if self.test is None:
+            self.decide_at_reference()
+        else:
+            self.decide_by_tests(self.test)
+        # Where even the whole model misses `min_probability`, perhaps no slice reaches it.
+        whole = self.answers.full[self.samples[self.data.index]]
+        self.kept = len(self.members) < self.model.units or self.enough(whole)
+        # The certificate of a class is of its own samples.
+        if self.whole is not None and self.test is not None:
+            own, others = self.by_group(self.tested, self.test)
+            of_all = len(self.members) == self.model.units
+            self.bounds = {
+                "unseen samples": len(own),
+                "unseen kept": own.mean(),
+                "unseen bound": 1.0 if of_all else self.required.at_least,
+                "others": len(others),
+                "others claimed": 1 - others.mean(),
+                "claims bound": 0.0 if of_all else self.required.at_most,
+            }
+            self.samples, self.targets = self.samples[: self.own], self.targets[: self.own]
+            self.data, self.draw, self.test, self.tested = self.whole, None, None, np.zeros(0)
+            self.own, self.shares = sys.maxsize, (MIN_KEPT,)
+            self.empty = self.values(np.zeros(0, int))
+
+    def decide_at_reference(self) -> None:
+        """Find a slice that keeps the answers at the reference."""
         units, required = self.model.units, self.required
         self.empty = self.values(np.zeros(0, int))
         # Rounds of ablation, until the answer is lost for good, judged by the faded masks between.
-        counts = counts_left(units, () if self.draw else _FIRST_SHARES)
+        counts = counts_left(units)
         found: list[tuple[np.ndarray, np.ndarray]] = []
         failures = 0
-        for kept, members, sizes in self.rounds(self.targets[0], counts):
-            is_kept = kept.mean() >= (_LOST if self.draw else self.shares[0])
-            failures = 0 if is_kept else failures + 1
+        for kept, members, sizes, _ in self.rounds(self.targets[0], counts):
+            failures = 0 if kept.mean() >= self.shares[0] else failures + 1
             found.append((members, sizes))
             if failures == _MAX_FAILURES:
                 break
-        # The smallest that keeps the answer when the model is run; at worst, all units. Of shares
-        # of donors, which are noisy, the last before the first that is too low.
-        if self.draw:
-            last = next((i for i, (m, _) in enumerate(found[1:]) if not self.keeps(m)), -1)
-        else:
-            last = len(found) - 1
-            while last and not self.keeps(found[last][0]):
-                last -= 1
+        # The smallest that keeps the answer when the model is run; at worst, all units.
+        last = len(found) - 1
+        while last and not self.keeps(found[last][0]):
+            last -= 1
         ranked, sizes = found[last]
         best = ranked
         # Bisection between the smallest that keeps the answer and the next.
@@ -178,7 +201,7 @@ class Search:
             max([count for count in counts if count < len(best)], default=0),
             len(best),
             lambda count: self.keeps(_largest(ranked, sizes, count)),
-            steps=_BISECTIONS // 2 if self.draw else _BISECTIONS,
+            steps=_BISECTIONS,
         )
         best = _largest(ranked, sizes, size) if size < len(best) else best
         # Leave out single units while the answer is kept: some may speak against it.
@@ -190,46 +213,77 @@ class Search:
         if required.needed:
             smaller, best = best, self.until_needed(best)
             self.is_minimal &= len(best) == len(smaller)
-        # Where even the whole model misses `min_probability`, perhaps no slice reaches it.
         self.members = best
-        reached = required.min_probability is None or len(best) < units
-        whole = self.answers.full[self.samples[self.data.index]]
-        self.kept = reached or self.enough(whole)
-        # Tests in an order that was fixed before, from large to small, up to the first that fails
-        # (fixed-sequence testing: so the bound holds for the last that passes). All units pass.
-        if self.test is not None:
-            self.members, self.is_minimal = np.arange(units), False
-            self.tested = self.answers.full[self.samples[self.test.index]]
-            for factor in (*(_TESTED_BEFORE if self.whole else ()), *_TESTED):
-                size = max(1, int(factor * len(best)))
-                if size >= units:
-                    continue
-                longer = ((m, s) for m, s in found[::-1] if len(m) >= size)
-                members = best if factor == 1 else _largest(*next(longer, found[0]), size)
-                values = self.values(members, trial=self.test)
-                rows = self.by_group(values, self.test)
-                bounds = [lower_bound(int(kept.sum()), len(kept)) for kept in rows]
-                levels = required.at_least or 0, 1 - required.at_most
-                if any(bound < level for bound, level in zip(bounds, levels, strict=False)):
+
+    def decide_by_tests(self, test: Trial) -> None:
+        """Find the smallest slice that passes a test on other samples; all units if none does.
+
+        Sizes are tested in an order that was fixed before, from large to small, up to the first
+        that fails (fixed-sequence testing: so the bound holds for the last that passes).
+        """
+        units, minimal, is_single = self.model.units, self.required.minimal, len(self.samples) == 1
+        if is_single and not minimal:
+            self.data = self.data.part(np.arange(min(DRAWN, len(self.data.index))))
+        self.empty = self.values(np.zeros(0, int))
+        # Rounds, until some donors lose the answer; not at the first mask, of a single estimate.
+        # A round's effects also rank what it ablates, so slices of all sizes are nested.
+        before, size, is_kept = np.arange(units), units, True
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        counts = counts_left(units, (), _STEP_OF_DONORS if is_single else _STEP)
+        for place, (kept, members, _, effects) in enumerate(self.rounds(self.targets[0], counts)):
+            if place > 1 and is_kept:
+                is_kept = bool(kept.all()) if is_single else self.keeps(members)
+            size = len(members) if is_kept else size
+            found.append((before, effects))
+            before = members
+            if place > 1 and kept.mean() <= _LOST:
+                break
+
+        def largest_of(count: int) -> np.ndarray:
+            return _largest(*next(pair for pair in found[::-1] if len(pair[0]) >= count), count)
+
+        if not is_single and size < units:  # a class's next round is a small step
+            least = max([count for count in counts if count < size], default=0)
+            keeps = lambda count: self.keeps(largest_of(count))  # noqa: E731
+            size = smallest_count(least, size, keeps, steps=_BISECTIONS // 2)
+        slices: list[np.ndarray] = [np.arange(units)]
+        for factor in (*(_TESTED_BEFORE if self.whole else ()), *_TESTED):
+            count = max(1, min(int(factor * size), (size + units) // 2))
+            if count < len(slices[-1]):
+                slices.append(largest_of(count))
+            if minimal and factor == 1:
+                slices.append(self.without_spares(slices[-1]))
+                break
+        self.members, self.tested = slices[0], self.answers.full[self.samples[test.index]]
+        for members in slices[1:]:
+            passed = self.passed(members, test)
+            if passed is None:
+                break
+            self.members, (self.test, self.tested) = members, passed
+            self.is_minimal = minimal and members is slices[-1]
+
+    def passed(self, members: np.ndarray, test: Trial) -> tuple[Trial, np.ndarray] | None:
+        """Return the rows that were run until a test was passed, and their values, or None.
+
+        Own samples and others have a test each, and both must be passed.
+        """
+        found, levels = [], (self.required.at_least or 0, 1 - self.required.at_most)
+        for group, level in zip(range(len(self.shares)), levels, strict=False):
+            rows = np.flatnonzero(test.counts & ((test.index >= self.own) == group))
+            looks, start, failures = looks_of(len(rows), level), 0, 0
+            if len(self.samples) > 1:  # the certificate is of all
+                looks = dict([*looks.items()][-1:])
+            for end, allowed in looks.items():
+                part = test.part(rows[start:end])
+                found.append((rows[start:end], self.values(members, trial=part)))
+                failures += int((~self.kept_by(found[-1][1], part)).sum())
+                start = end
+                if failures <= allowed or failures > looks[len(rows)]:
                     break
-                self.members, self.tested = members, values
-                self.is_minimal = required.minimal and factor == 1
-        # The certificate of a class is of its own samples.
-        if self.whole is not None and self.test is not None:
-            own, others = self.by_group(self.tested, self.test)
-            of_all = len(self.members) == units
-            self.bounds = {
-                "unseen samples": len(own),
-                "unseen kept": own.mean(),
-                "unseen bound": 1.0 if of_all else required.at_least,
-                "others": len(others),
-                "others claimed": 1 - others.mean(),
-                "claims bound": 0.0 if of_all else required.at_most,
-            }
-            self.samples, self.targets = self.samples[: self.own], self.targets[: self.own]
-            self.data, self.draw, self.test, self.tested = self.whole, None, None, np.zeros(0)
-            self.own, self.shares = sys.maxsize, (MIN_KEPT,)
-            self.empty = self.values(np.zeros(0, int))
+            if not looks or failures > allowed:
+                return None
+        rows, values = map(np.concatenate, zip(*found, strict=True))
+        return test.part(rows), values
 
     def by_group(self, values: np.ndarray, trial: Trial) -> list[np.ndarray]:
         """Return which rows are kept, of own samples, and of others if there are."""
@@ -305,9 +359,9 @@ class Search:
         if any((met == answer).mean() > 0.5 for count, met in self.met if count <= size):
             return True
         other = replace(self, passes=0, met=[])
-        first = () if self.draw else _FIRST_SHARES
-        counts = [count for count in counts_left(self.model.units, first) if count > size] + [size]
-        *_, (_, members, _) = other.rounds(answer, counts)
+        how = ((), _STEP_OF_DONORS) if self.draw else ()
+        counts = [n for n in counts_left(self.model.units, *how) if n > size] + [size]
+        *_, (_, members, _, _) = other.rounds(answer, counts)
         return bool((self.answers.of(other.values(members)) == answer).mean() > 0.5)
 
     def certificate(self) -> dict[str, np.ndarray]:
@@ -396,7 +450,8 @@ def rounds_of_ablation(
     units: int,
     counts: Sequence[int],
     faded: float = _FADED,
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    first: float = 1.0,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Ablate units in rounds, those with the smallest effects first.
 
     A round fades the units that it would ablate, estimates effects again, and only then decides:
@@ -409,23 +464,25 @@ def rounds_of_ablation(
         units: Number of units.
         counts: How many are left after each round, descending.
         faded: Mask of the units that the round would ablate, while effects are estimated.
+        first: Mask of all units in the first estimate.
 
     Yields:
-        What the round's mask gives, the units left, and the sizes of their effects; first for the
-        whole model.
+        What the round's mask gives, the units left, the sizes of their effects, and of the effects
+        of all units that were left before; first for the whole model.
     """
     members, mask = np.arange(units), np.ones(units, np.float32)
-    given, memory = effects(mask)
-    yield given, members, np.abs(memory)
+    given, memory = effects(first * mask)
+    yield given, members, np.abs(memory), np.abs(memory)
     for count in counts:
         mask[members] = faded
         mask[_largest(members, np.abs(memory[members]), count)] = 1
         given, estimate = effects(mask)
         memory = _MEMORY * memory + estimate
         mask[members] = 0
-        members = _largest(members, np.abs(memory[members]), count)
+        before = np.abs(memory[members])
+        members = _largest(members, before, count)
         mask[members] = 1
-        yield given, members, np.abs(memory[members])
+        yield given, members, np.abs(memory[members]), before
 
 
 def smallest_count(
@@ -450,14 +507,16 @@ def smallest_count(
     return high
 
 
-def counts_left(units: int, first: Sequence[float] = _FIRST_SHARES) -> list[int]:
+def counts_left(
+    units: int, first: Sequence[float] = _FIRST_SHARES, step: float = _STEP
+) -> list[int]:
     """Return how many units are left after each round of a search, descending to almost none.
 
     Of many units, the `first` shares are taken in large steps.
     """
     shares = list(first if units >= _MANY_UNITS else ()) or [1.0]
     while shares[-1] * units >= 2 and shares[-1] > _MIN_SHARE:
-        shares.append(shares[-1] * (_STEP if shares[-1] > _SMALL_SHARE else _LAST_STEP))
+        shares.append(shares[-1] * (step if shares[-1] > _SMALL_SHARE else _LAST_STEP))
     counts = {max(1, int(share * units)) for share in shares}
     return sorted(counts - {units}, reverse=True)
 

@@ -409,12 +409,12 @@ def test_demo(nnslicer, tmp_path):
     code, out, _ = nnslicer("demo", "--output", folder)
     assert code == 0
     names = {path.name for path in folder.iterdir()}
-    assert names == {"profile.npz", "image.npz", "class.npz", "slices.png"}
-    label = int(re.search(r"one image of a (\d) +[\d.]+% +100.0%", out)[1])
-    found = re.search(r"all images of a \d +([\d.]+)% +100.0% +([\d.]+)%", out)
+    assert names == {"profile.npz", "why.html", "explore.html", "class.npz", "slices.png"}
+    found = re.search(r"With ([\d.]+)% of the synapses.* ([\d.]+)% of the 7s are right", out)
     vector = nns.Slice.load(folder / "class.npz").to_vector()
     assert found[1] == f"{100 * np.mean(vector != 0):.1f}"
-    accuracy = masked_accuracy(folder / "class.npz", lambda y: y == label)
+    accuracy = masked_accuracy(folder / "class.npz", lambda y: y == 7)
     assert found[2] == f"{100 * accuracy:.1f}"
     assert accuracy > 0.9
+    assert "Why 7 rather than 8?" in (folder / "why.html").read_text(encoding="utf-8")
     assert (folder / "slices.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

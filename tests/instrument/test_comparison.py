@@ -7,6 +7,7 @@ from keras import layers, ops
 
 import nnslicer_tf as nns
 from nnslicer_tf.errors import InputRangeError
+from nnslicer_tf.instrument.comparison import difference
 
 
 def model_of(function, shape=(6,), dtype=None):
@@ -174,3 +175,12 @@ def test_a_call_that_is_not_its_layers_is_named():
         nns.errors.UnsupportedLayerError, match=r"\(Counting\) differ from those of its"
     ):
         nns.InstrumentedModel(model)
+
+
+def test_a_sum_that_is_nearly_zero_is_no_difference():
+    """Of one value for each sample, rounding is measured by what is usual, not by that sample's."""
+    theirs = np.array([[1.0], [2e-5], [-1.5], [0.8]])
+    assert difference(theirs, theirs + 1.5e-8, 1e-5) < 1
+    assert difference(theirs[1:2], theirs[1:2] + 1.5e-8, 1e-5) > 1
+    assert difference(theirs, theirs + np.array([[0], [1e-4], [0], [0]]), 1e-5) > 1
+    assert difference(theirs, theirs * [[1.001], [1], [1], [1]], 1e-5) > 1

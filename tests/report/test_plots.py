@@ -99,13 +99,16 @@ def test_no_curve_is_hidden_and_all_text_is_large_enough():
     """Curves that coincide are one line with both names; others are thinner than those below."""
     shares = np.linspace(0, 1, 5)
     curves = {"a": (shares, 1 - shares), "b": (shares, 1 - shares + 1e-4), "c": (shares, shares)}
-    answers = pd.DataFrame({"whole model": [0.9, 0.1], "slice alone": [0.7, 0.3]}, ["x", "y"])
-    figure = cell_figure([curve_cell(curves, "hidden", "probability of x"), answer_cell(answers)])
+    answers = {"whole model": (0.9, "x"), "slice alone": (0.1, "y"), "nothing": (np.nan, "y")}
+    cells = curve_cell(curves, "hidden", "probability of x"), answer_cell(answers, "x", "of 3")
+    figure = cell_figure(cells)
     drawn = figure.axes[0]
     lines = {line.get_label(): line.get_linewidth() for line in drawn.get_lines()}
     assert list(lines) == ["a, b", "c"] and lines["a, b"] > lines["c"]
-    labels = drawn.get_xlabel(), drawn.get_ylabel(), figure.axes[1].get_ylabel()
-    assert labels == ("share of the features hidden", "probability of x", "probability")
+    labels = drawn.get_xlabel(), drawn.get_ylabel(), figure.axes[1].get_xlabel()
+    assert labels == ("share of the features hidden", "probability of x", "x")
+    assert [bar.get_width() for bar in figure.axes[1].patches] == [0.9, 0.1, 0]
+    assert [text.get_text() for text in figure.axes[1].texts] == ["x", "y", "y"]
     # Nine points are 12.5 pixels of a page, on which 100 pixels are an inch.
     assert min(text.get_fontsize() for text in figure.findobj(Text)) >= 9
 

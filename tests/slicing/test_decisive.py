@@ -61,7 +61,7 @@ def test_units_that_stand_in_for_each_other_are_not_ablated_together():
         missing = float(mask[0] + mask[1] < 1)
         return np.zeros((1, 2)), np.array([missing, missing, 0.2, 0.1])
 
-    left = [members.tolist() for _, members, _ in rounds_of_ablation(effects, 4, [2, 1])]
+    left = [members.tolist() for _, members, *_ in rounds_of_ablation(effects, 4, [2, 1])]
     assert left == [[0, 1, 2, 3], [0, 1], [0]]
 
 

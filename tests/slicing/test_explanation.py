@@ -65,6 +65,17 @@ def test_the_certificate_of_a_decisive_slice_is_shown(slicer, digits, explanatio
     found = one.certificate["probability with slice alone"][0]
     assert alone.max() == pytest.approx(found, rel=1e-2)
     assert one.summary(0, digits.class_names) in explanation.summary()
+    # The bars are its own, not those of the slice by counts; text has the page's colour.
+    rest = {name: np.where(mask, 0, 1) for name, mask in masks.items()}
+    without = nns.Slice({}, rest, {}).apply(slicer.im.model, slicer.profile)(digits.x[5:6])
+    axes = [a for a in explanation.figure().axes if a.get_title(loc="right")]
+    expected = [explanation.whole.max(), alone.max(), softmax(without.numpy()[0])[alone.argmax()]]
+    drawn = [bar.get_width() for bar in axes[0].patches][:3]
+    assert drawn == pytest.approx(expected, rel=1e-2, abs=1e-3)
+    explanation.save(tmp_path / "certified.html")
+    page = (tmp_path / "certified.html").read_text(encoding="utf-8")
+    assert "currentColor" in page and "#1d1f23;" in page.split("</style>")[0]
+    assert "#1d1f23" not in page.split("</style>", 1)[1]
     other = slicer.explain(digits.x[5], target=(explanation.predicted + 1) % 10, compare=False)
     assert other.decisive is None
 

@@ -11,6 +11,7 @@ from scipy.stats import binom
 import nnslicer_tf as nns
 from nnslicer_tf._numerics import lower_bound
 from nnslicer_tf.instrument import Samples
+from nnslicer_tf.slicing.donors import looks_of
 
 
 class Network:
@@ -67,6 +68,36 @@ def test_the_lower_bound_is_broken_by_at_most_one_in_twenty(trials):
     np.testing.assert_allclose(binom.sf(counts[1:] - 1, trials, bounds[1:]), 0.05)
 
 
+@pytest.mark.parametrize(("trials", "level"), [(14, 0.5), (13, 0.7), (14, 0.8), (5, 0.5)])
+def test_a_test_that_stops_early_passes_too_little_for_one_in_twenty(trials, level):
+    """Exactly, over all outcomes; and it passes wherever the bound after all trials does."""
+    outcomes = np.array(list(itertools.product([0, 1], repeat=trials)))
+    failures = np.cumsum(1 - outcomes, axis=1)
+    looks = looks_of(trials, level)
+    passed = np.any([failures[:, n - 1] <= allowed for n, allowed in looks.items()], axis=0)
+    chances = level ** outcomes.sum(axis=1) * (1 - level) ** failures[:, -1]
+    assert chances[passed].sum() <= 0.05 + 1e-12
+    bounds = np.array([lower_bound(k, trials) for k in range(trials + 1)])[outcomes.sum(axis=1)]
+    assert passed[bounds >= level].all()
+    assert (passed.sum() > (bounds >= level).sum()) == (len(looks) > 1)
+    # What cannot pass any more has more failures than the last look allows.
+    assert [*looks] == sorted(looks) and [*looks.values()] == [*range(len(looks))]
+
+
+def test_planted_shares_pass_a_test_as_often_as_they_may():
+    """89 % pass in place of 90 % at most one time in twenty; 98 % as often as with all trials."""
+    looks, rng = looks_of(100, 0.9), np.random.default_rng(0)
+    passed, runs = {}, {}
+    for share in (0.89, 0.9, 0.98):
+        failures = np.cumsum(rng.random((20_000, 100)) >= share, axis=1)
+        table = np.array([failures[:, n - 1] <= allowed for n, allowed in looks.items()])
+        over = np.array([failures[:, n - 1] > looks[100] for n in looks])
+        passed[share] = table.any(axis=0).mean()
+        runs[share] = np.array([*looks])[(table | over).argmax(axis=0)].mean()
+    assert passed[0.89] <= 0.05 and passed[0.9] <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 20_000)
+    assert passed[0.98] >= binom.cdf(4, 100, 0.02) - 0.005 and runs[0.98] < 60
+
+
 def test_scope_is_the_share_of_other_samples_whose_values_keep_the_answer(network):
     others = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
     found = network.decisive(scope=others)
@@ -111,14 +142,18 @@ def test_at_least_holds_for_other_samples(network):
     )
     options = {"reference": Samples(background), "at_least": 0.9}
     found = network.decisive(scope=test, **options)
-    table = found.to_frame()
+    table, looks = found.to_frame(), looks_of(100, 0.9)
     assert table["kept"].all() and (table["share"] < 1).sum() >= 3
+    assert table["scope donors"].min() < 100
     for index, one in enumerate(network.x):
         mask = network.masks(found, index)
         answers = network.logits(one, mask, network.hidden(test)).argmax(axis=1)
-        kept = (answers == table["answer"][index]).mean()
-        assert table["scope kept"][index] == table["donors kept"][index] == pytest.approx(kept)
-        assert kept >= 0.96  # 95 of 100 have a bound below 0.9
+        kept, donors = table["scope kept"][index], table["scope donors"][index]
+        assert kept == table["donors kept"][index]
+        # The test stopped at a look, with as many failures as it allows, of those of all donors.
+        failures = round((1 - kept) * donors)
+        assert failures <= (answers != table["answer"][index]).sum()
+        assert mask.all() or (donors in looks and failures <= looks[donors])
         assert table["scope bound"][index] == (1.0 if mask.all() else 0.9)
         answers = network.logits(one, mask, network.hidden(many)).argmax(axis=1)
         assert (answers == table["answer"][index]).mean() > 0.88

@@ -218,7 +218,7 @@ def _rounds(network: Kept, x: np.ndarray, label: int) -> np.ndarray:
     """Return scores by the order in which synapses are removed in rounds: the last the highest."""
     scores = np.zeros(network.units)
     effects = partial(network.effects, x, label=label)
-    for _, members, sizes in rounds_of_ablation(effects, network.units, network.counts):
+    for _, members, sizes, _ in rounds_of_ablation(effects, network.units, network.counts):
         # Above all that were ablated before, by the sizes of their effects.
         order = np.argsort(sizes, kind="stable")
         scores[members[order]] = network.units - len(members) + np.arange(len(members))

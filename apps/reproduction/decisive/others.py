@@ -117,32 +117,16 @@ def _path_rows(
     """
     ranks, tests = np.split(background.x, 2)
     ablation = Ablation(im, Samples(tests))
-    sums = [im[o.name] for o in im.operations if getattr(o.params, "name", "") in ablation.shapes]
-    names, read = [o.name for o in sums], [o.inputs[0] for o in sums]
-    donors = im.capture(ranks, of=read)
     is_text = im.graph.vocabulary(im.input_operation) is not None
     for index, one in enumerate(x):
-        values, label = im.capture(one[None], of=read), [int(answers[index])] * len(ranks)
-        steps = (np.arange(points, dtype=np.float32) + 0.5) / points
-        if is_text:  # nothing lies between two words
-            steps = np.ones(1, np.float32)
-        slopes = dict.fromkeys(names, 0.0)
-        for step in steps:
-            between = ranks + step * (one - ranks)
-            found = im.gradients(between, of=label, wrt=names)
-            slopes = {name: slopes[name] + found[name] / len(steps) for name in names}
-        scores = {}
-        for o in sums:
-            squares = 0.0
-            for d in range(len(ranks)):
-                change = (values[o.inputs[0]] - donors[o.inputs[0]][d]).astype(np.float32)
-                effect = sample_gradients(o, change, slopes[o.name][d : d + 1])
-                squares = squares + np.square(np.ravel(effect) * o.params.kernel().ravel())
-            scores[o.params.name] = squares
+        if is_text:  # nothing lies between two words: at the sentence alone
+            squares, steps = _squares_at(im, one, int(answers[index]), ranks), 1
+        else:
+            squares, steps = _squares_between(im, one, int(answers[index]), ranks, points), points
         order = np.argsort(
-            -np.concatenate([scores[name] for name in ablation.shapes]), kind="stable"
+            -np.concatenate([squares[name] for name in ablation.shapes]), kind="stable"
         )
-        row = {"share": 1.0, "passes": 3 * len(steps) * len(ranks)}
+        row = {"share": 1.0, "passes": 3 * steps * len(ranks)}
         mask, size = np.ones(ablation.units, np.float32), ablation.units
         while size > 1:
             size = int(_STEP * size)
@@ -155,6 +139,44 @@ def _path_rows(
                 break
             mask, row["share"] = smaller, size / ablation.units
         yield {**row, "mask": mask, "needed": np.nan, "divergence": np.nan}
+
+
+def _squares_at(
+    im: InstrumentedModel, one: np.ndarray, label: int, ranks: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return each synapse's mean square over donors of change × gradient at the sample, by name."""
+    ablation = Ablation(im, Samples(ranks), target={im.logit_operation: "all"})
+    pairs = ablation.unchecked(
+        [np.repeat(one[None], len(ranks), axis=0)], ablation.base(Samples(ranks)), paired=True
+    )
+    whole = np.ones((len(ranks), ablation.units), np.float32)
+    score = np.eye(im.classes.count, dtype=np.float32)[label]
+    slopes = ablation.slopes(whole, pairs, score, 0.0)[1]
+    squares = ablation.masks(np.square(slopes).mean(axis=0))
+    return {name: part.ravel() for name, part in squares.items()}
+
+
+def _squares_between(
+    im: InstrumentedModel, one: np.ndarray, label: int, ranks: np.ndarray, points: int
+) -> dict[str, np.ndarray]:
+    """Return the same with gradients that are means over inputs between donor and sample."""
+    sums = [o for o in im.operations if o.kernels and o.kind == "weighted_sum"]
+    names, read = [o.name for o in sums], [o.inputs[0] for o in sums]
+    donors, values = im.capture(ranks, of=read), im.capture(one[None], of=read)
+    slopes = dict.fromkeys(names, 0.0)
+    for step in (np.arange(points, dtype=np.float32) + 0.5) / points:
+        between = ranks + step * (one - ranks)
+        found = im.gradients(between, of=[label] * len(ranks), wrt=names)
+        slopes = {name: slopes[name] + found[name] / points for name in names}
+    squares = {}
+    for o in sums:
+        total = 0.0
+        for d in range(len(ranks)):
+            change = (values[o.inputs[0]] - donors[o.inputs[0]][d]).astype(np.float32)
+            effect = sample_gradients(o, change, slopes[o.name][d : d + 1])
+            total = total + np.square(np.ravel(effect) * o.params.kernel().ravel())
+        squares[o.params.name] = total
+    return squares
 
 
 def classes(s: ClassSettings) -> ExperimentResult:

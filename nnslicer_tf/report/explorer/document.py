@@ -262,11 +262,8 @@ class Document:
         synapses = {}
         for name, values in part.synapses.items() if self._with_synapses else ():
             matrix = kernels[name].layout.from_kernel(np.asarray(values))
-            if self._exact:
-                stored = self._packer.add(_compact(matrix))
-            else:
-                stored = self._packer.add(matrix != 0)
-            synapses[self._kernel_places[name]] = stored
+            shown = matrix if self._exact else matrix != 0
+            synapses[self._kernel_places[name]] = self._packer.add(shown)
         data: dict[str, Any] = {
             "samples": getattr(part, "samples", 1),  # a slice of a set has none
             "neurons": neurons,
@@ -309,7 +306,7 @@ class Document:
             if values.size > self._max_size:
                 members[place] = [int(np.count_nonzero(values)), values.size]
                 continue
-            arrays[place] = self._packer.add(_compact(values))
+            arrays[place] = self._packer.add(values)
         return arrays, members
 
     def _row(self, key: tuple, x: np.ndarray, one: Exhibit) -> int:
@@ -366,8 +363,6 @@ class Document:
 
 def _mean_values(im: InstrumentedModel, x: np.ndarray) -> Mapping[str, np.ndarray]:
     """Return the mean value of every neuron over samples, operation → `(*shape)` float32."""
-    if len(x) == 1:
-        return {name: values[0] for name, values in im.capture(x).items()}
     totals = {o.name: np.zeros(o.shape) for o in im.operations}
     for batch in im.capture_batches(x, batch_size=32):
         for name, values in batch.items():
@@ -380,10 +375,3 @@ def _answer(logits: np.ndarray) -> list[list[float]]:
     shares = softmax(logits, axis=1).mean(axis=0)
     order = np.argsort(-shares, kind="stable")[:MAX_CLASSES]
     return [[int(i), float(shares[i])] for i in order]
-
-
-def _compact(values: np.ndarray) -> np.ndarray:
-    """Return contributions, marks or scores as float32, or as integers."""
-    if values.dtype.kind == "f":
-        return values.astype(np.float32)
-    return values if values.dtype.kind == "i" else values.astype(np.int8)

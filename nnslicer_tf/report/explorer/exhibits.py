@@ -50,7 +50,7 @@ def named_results(slices: Any) -> dict[str, Any]:
     """Return name → result for the argument of `explore`; raise InvalidArgumentError if empty."""
     if hasattr(slices, "contrast"):  # an explanation
         first = "decisive" if slices.contrast is None else slices.question.split(" rather than ")[0]
-        by = {first: slices.decisive, slices.question: slices.contrast, "by counts": slices.slice}
+        by = {slices.question: slices.contrast, first: slices.decisive, "by counts": slices.slice}
         return {name: one for name, one in by.items() if one is not None}
     if isinstance(slices, Mapping) and not _is_marks(slices):
         results = {str(name): one for name, one in slices.items()}
@@ -147,7 +147,7 @@ def _decisive(one: Any, index: int, im: InstrumentedModel, classes: Sequence[str
     masks = one.masks(index)
     samples = 1 if not one.info["together"] else len(one)
     row = {name: column[index].item() for name, column in one.certificate.items()}
-    facts = {name: one.info[name] for name in ("kind", "names", "level")}
+    facts = {name: one.info[name] for name in ("kind", "names", "level", "inactive")}
     # A number has no probabilities.
     facts |= {name: value for name, value in row.items() if np.isfinite(value)}
     said = one.summary(index, classes), facts

@@ -17,7 +17,7 @@ import numpy as np
 from nnslicer_tf._checks import check_texts
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.report.explorer.document import Document
 from nnslicer_tf.report.explorer.exhibits import named_results, read_exhibit
@@ -130,18 +130,10 @@ def explore(
     exhibits = []
     for name, one in named_results(slices).items():
         model = _by_name("im", im, name)
-        if not isinstance(model, (InstrumentedModel, keras.Model)):
-            raise InvalidArgumentError(
-                "im must be a Keras model or an InstrumentedModel, or several by name. "
-                f"Received: {type(model).__name__}"
-            )
-        if id(model) not in models:
-            plain = isinstance(model, keras.Model)
-            models[id(model)] = InstrumentedModel(model) if plain else model
-        instrumented = models[id(model)]
-        if len(instrumented.input_operations) > 1:
+        own_im = models.setdefault(id(model), instrumented(model))
+        if len(own_im.input_operations) > 1:
             raise SeveralInputsError(
-                f"Model '{instrumented.model.name}' has {len(instrumented.input_operations)} "
+                f"Model '{own_im.model.name}' has {len(own_im.input_operations)} "
                 "inputs; slices of models with one can be explored. Look at a sample with "
                 "slicer.explain."
             )
@@ -150,13 +142,13 @@ def explore(
             own = _by_name("profile", profile, name)
             if not hasattr(own, "means"):
                 raise InvalidArgumentError(f"profile must be a Profile. Received: {own!r}")
-            own.check_model(instrumented)
+            own.check_model(own_im)
             means = own.means
         if data is not None and id(data) not in arrays:
-            arrays[id(data)] = np.concatenate(list(instrumented.samples(data).batches(256)))
+            arrays[id(data)] = np.concatenate(list(own_im.samples(data).batches(256)))
             columns = columns if len(columns) else list(getattr(data, "columns", ()))
         samples = None if data is None else arrays[id(data)]
-        exhibit = read_exhibit(name, one, instrumented, samples, means, classes)
+        exhibit = read_exhibit(name, one, own_im, samples, means, classes)
         if words and exhibit.each and len(words) != len(exhibit.parts):
             raise InvalidArgumentError(
                 f"words has the tokens of {len(words)} samples; '{name}' is of "

@@ -5,9 +5,9 @@ between two joints, such as a residual block, are one group. Along a chain of jo
 forms a group with the normalisation and the activation that follow it.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from nnslicer_tf.instrument import Operation
@@ -45,19 +45,12 @@ def fold(operations: Sequence[Operation]) -> tuple[Group, ...]:
         furthest = max(furthest, last_reader.get(operation.name, 0))
 
     # A block's label is the common prefix of its layers, or the first and the last of them.
-    layers = [
-        [o.layer for o in block if o.synapses] or [o.layer for o in block] for block in blocks
-    ]
-    ranges = [
-        block[0].name if len(block) == 1 else f"{names[0]} … {names[-1]}"
-        for block, names in zip(blocks, layers, strict=True)
-    ]
-    labels = []
-    for block, names, whole in zip(blocks, layers, ranges, strict=True):
-        columns = zip(*names, strict=False)
-        equal = itertools.takewhile(lambda letters: len(set(letters)) == 1, columns)
-        prefix = "".join(letters[0] for letters in equal).rstrip("_-/.# ")
-        labels.append(whole if len(block) == 1 or len(prefix) <= 2 else prefix)
+    labels, ranges = [], []
+    for block in blocks:
+        names = [o.layer for o in block if o.synapses] or [o.layer for o in block]
+        ranges.append(block[0].name if len(block) == 1 else f"{names[0]} … {names[-1]}")
+        prefix = commonprefix(names).rstrip("_-/.# ")  # noqa: RUF071 - of letters
+        labels.append(ranges[-1] if len(block) == 1 or len(prefix) <= 2 else prefix)
     counts = Counter(labels)
     return tuple(
         Group(whole if counts[label] > 1 else label, tuple(o.name for o in block))

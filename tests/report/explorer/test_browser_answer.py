@@ -33,26 +33,50 @@ def test_it_opens_on_the_answer_and_a_click_adds_the_contrast(digits, opened):
     why = slicer.explain(x[0], instead_of=other, compare=False)
     page = opened(nns.explore(why, im, progress=False))
     # The input with its contributions, what was measured, and where the slice is; no operation yet.
-    assert page.text(".answer h2") == f"Why {label}?"
-    assert certificate(page) == measured(why.decisive)
-    assert page.text(".answer .size").startswith(f"{why.decisive.certificate['size'][0]} synapses")
+    question = f"{label} rather than {other}"
+    assert page.text(".answer h2") == f"Why {question}?"
+    assert certificate(page) == measured(why.contrast)
+    assert page.text(".answer .size").startswith(f"{why.contrast.certificate['size'][0]} synapses")
     legend = page.text(".answer .scale").replace("−", "-")
     largest = f"{np.abs(why.contributions).max():.4g}"
-    assert legend == f"lowers or raises {label} rather than {other}: -{largest}{largest}"
+    assert legend == f"lowers or raises {question}: -{largest}{largest}"
     counts = page.run(
         "return [...document.querySelectorAll('.summary tbody tr')].map(r => r.textContent)"
     )
-    masks = why.decisive.masks()
+    masks = why.contrast.masks()
+    top = max(mask.mean() for mask in masks.values())  # the scale ends at the largest share
+    assert page.text(".network .scale").endswith(f"0 %{float(f'{100 * top:.2g}'):g} %")
     for row, (name, mask) in zip(counts, masks.items(), strict=True):
         assert row.startswith(f"{name}{mask.sum():,}{mask.size:,}")
-    # One click: both slices, side by side, with what they are about.
-    page.button(f"Why {label} rather than {other}?")
-    assert page.text(".answer h2") == f"Why {label}? And why {label} rather than {other}?"
-    assert [e.text for e in page.all(".side h3")] == [f"{label}", f"{label} rather than {other}"]
-    assert certificate(page, 1) == measured(why.contrast)
+    # One click: both slices, side by side, with what they are about, below the one input.
+    page.button(f"Why {label}?")
+    assert page.text(".answer h2") == f"Why {question}? And why {label}?"
+    assert [e.text for e in page.all(".side h3")] == [question, f"{label}"]
+    assert certificate(page, 1) == measured(why.decisive)
+    assert len(page.all("canvas.plain")) == len(page.all("canvas.picture")) == 1
     page.node("conv2")
-    both = masks["conv2"] & why.contrast.masks()["conv2"]
-    assert page.counts("synapses")["common"] == both.sum()
+    other_mask = why.decisive.masks()["conv2"]
+    assert page.counts("synapses")["common"] == (masks["conv2"] & other_mask).sum()
+    # Bars: this slice's counts up, the other one's down, on one scale.
+    counts = [mask.sum(axis=(0, 1, 2)) for mask in (masks["conv2"], other_mask)]
+    assert page.text(".operation .axis") == f"{np.max(counts)}0{np.max(counts)}"
+    bars = """
+        const { tiles } = document.querySelector('.nnx').explorer;
+        const context = tiles.canvas.getContext('2d', { willReadFrequently: true });
+        const back = context.getImageData(0, 1, 1, 1).data.join();
+        return tiles.shown.map((unit, place) => [0.25, 0.75].map((side) => {
+          let long = 0;
+          for (let y = 0; y < tiles.canvas.height; y++) {
+            const isUp = y < tiles.canvas.height / 2 - 1, isDown = y > tiles.canvas.height / 2 + 1;
+            const x = (place + 0.5) * tiles.cell;
+            if ((side < 0.5 ? isUp : isDown)
+              && context.getImageData(x, y, 1, 1).data.join() !== back) long++;
+          }
+          return long;
+        }));"""
+    drawn = np.transpose(page.run(bars))
+    expected = np.array(counts) / np.max(counts) * 44
+    assert np.abs(drawn - np.where(expected, np.maximum(expected, 3), 0)).max() <= 3
     page.button("Close")
     assert page.text(".operation h2") == "Where the synapses are"
 

@@ -817,8 +817,8 @@ function choice(name, label, options, chosen, change) {
 
 // A colour scale with the numbers at its ends, and words for what they mean.
 function scale(colours, low, high, text = "") {
-  return h("span", { class: "scale" }, text ? `${text}: ` : null, low, h("span", { class: "ramp",
-    style: `background:linear-gradient(to right,${colours.join(",")})` }), high);
+  return h("span", { class: "scale" }, text ? h("span", {}, `${text}: `) : null, h("span", {}, low,
+    h("span", { class: "ramp", style: `background:linear-gradient(to right,${colours.join(",")})` }), high));
 }
 
 const cividis = () => d3.range(0, 1.01, 0.1).map((t) => d3.interpolateCividis(t));
@@ -947,8 +947,8 @@ class Explorer {
     const facts = [
       `Model ${model.name}`,
       exhibit.theta === null ? null : `θ = ${exhibit.theta}`,
-      exhibit.level ? `decisive, level: ${exhibit.level}` : `granularity: ${exhibit.granularity}`,
-      exhibit.outputs ? `outputs: ${exhibit.outputs}` : null,
+      exhibit.level ? `decisive slice of ${this.one.unit}` : `granularity: ${exhibit.granularity}`,
+      exhibit.outputs && !exhibit.outputs.startsWith("{") ? `outputs: ${exhibit.outputs}` : null,
       exhibit.relativeTo === "output" ? null : `relative to: ${exhibit.relativeTo}`,
       exhibit.rectify === "sign" ? null : `rectify: ${exhibit.rectify}`,
     ];
@@ -1087,7 +1087,7 @@ class Explorer {
         if (event.key === "Enter") this.search(event.target.value);
       } });
     const buttons = [
-      ["Fit", () => this.fit()], ["+", () => this.zoomBy(1.4)], ["−", () => this.zoomBy(1 / 1.4)],
+      ["Fit", () => this.fit(0)], ["+", () => this.zoomBy(1.4)], ["−", () => this.zoomBy(1 / 1.4)],
       ["Unfold all", () => this.foldAll(false)], ["Fold all", () => this.foldAll(true)],
     ].map(([text, act]) => h("button", { type: "button", onclick: act,
       "aria-label": { "+": "Zoom in", "−": "Zoom out" }[text] ?? text }, text));
@@ -1112,7 +1112,7 @@ class Explorer {
       }
     };
     this.layOut();
-    this.fit();
+    this.fit(1);
   }
 
   layOut() {
@@ -1123,10 +1123,10 @@ class Explorer {
     const nodeOf = new Map();
     for (const node of nodes) {
       const shape = this.doc.operations[node.operation]?.shape.join("×") ?? "";
-      const least = node.operation === undefined || this.one.unit === "synapses" ? 140 : 110;
-      node.width = Math.max(least, 5.4 * (shape.length + 10) + 12,
-        6.4 * Math.min(node.label.length, 34) + 18);
-      node.height = 38;
+      const least = node.operation === undefined || this.one.unit === "synapses" ? 152 : 120;
+      node.width = Math.max(least, 5.9 * (shape.length + 10) + 12,
+        7 * Math.min(node.label.length, 34) + 18);
+      node.height = 40;
       graph.setNode(node.id, node);
       for (const o of node.members) nodeOf.set(o, node.id);
     }
@@ -1184,9 +1184,7 @@ class Explorer {
 
   colourGraph() {
     this.boxes.each((node) => { node.share = this.share(node.members); });
-    // Slices are often small: the scale ends at the largest share.
-    const largest = d3.max(this.shown, (node) => node.share) || 1;
-    const top = largest > 0.5 ? 1 : largest;
+    const top = d3.max(this.shown, (node) => node.share) || 1;
     const colour = (share) => (share === null ? null : d3.interpolateCividis(share / top));
     this.boxes.select("rect.body").style("fill", (node) => colour(node.share) ?? "var(--soft)");
     this.boxes.selectAll("text").style("fill", (node) => (node.share === null ? "var(--text)"
@@ -1199,7 +1197,7 @@ class Explorer {
     const current = this.shown.find((node) => node.operation === this.operation) ?? this.shown[0];
     this.boxes.attr("tabindex", (node) => (node === current ? 0 : -1));
     this.legend.replaceChildren(scale(cividis(), "0 %", `${+(100 * top).toPrecision(2)} %`,
-      `${this.one.unit} ${this.right ? "in both, of either's" : this.memberText}`));
+      `share of the ${this.one.unit} ${this.right ? "of either that are in both" : this.memberText}`));
   }
 
   nodeLine(node) {
@@ -1260,7 +1258,7 @@ class Explorer {
   foldAll(folded) {
     this.opened = new Set(folded ? [] : this.doc.groups.keys());
     this.layOut();
-    this.fit();
+    this.fit(1);
   }
 
   search(text) {
@@ -1277,10 +1275,11 @@ class Explorer {
     return { width: box.width || 360, height: box.height || 540 };
   }
 
-  fit() {
+  // Shows all of the graph, or at this scale its beginning: below 1, text has less than 12 pixels.
+  fit(least) {
     const { width, height } = this.frame();
     const scale = Math.min(width / (this.size.width + 30), height / (this.size.height + 30), 1.2);
-    const readable = Math.max(scale, 0.75); // of a deep network the beginning is shown
+    const readable = Math.max(scale, least);
     const x = (width - this.size.width * readable) / 2;
     this.svg.call(this.zoom.transform, d3.zoomIdentity.translate(x, 14).scale(readable));
   }
@@ -1420,7 +1419,8 @@ class Explorer {
     }
     if (!kept) {
       return h("p", { class: "count" }, this.one.exhibit.level
-        ? `The slice does not choose among its ${what}.` : `No ${what} of it are known.`);
+        ? `The slice is a set of ${this.one.unit} of other operations; this one has none of them.`
+        : `No ${what} of it are known.`);
     }
     return h("p", { class: "count", "data-count": what, "data-kept": kept[0], "data-all": kept[1] },
       `${number(kept[0])} of ${number(kept[1])} ${what} ${this.memberText} (${percent(...kept)}`
@@ -1656,9 +1656,13 @@ class Explorer {
     const title = isOfTwo ? this.names.map((name, i) => `${name} answers ${this.className(answers[i])}`).join(", ")
       : questions[0] === questions.at(-1) || !questions.every(Boolean)
         ? questions[0] ?? "Answer" : `${questions[0]} And why ${questions[1].slice(4)}`;
+    // Two slices of one sample have one picture.
+    const views = places.map((place) => this.view(place));
+    const isShared = views.length > 1 && views[0].row && views[0].row === views[1].row
+      && new Picture(this, views[0]).source()?.[0] === new Picture(this, views[1]).source()?.[0];
     this.answerPart.replaceChildren(h("h2", {}, title), this.beside(),
-      h("div", { class: places.length > 1 ? "sides two" : "sides" },
-        places.map((place, i) => this.side(place, i))));
+      isShared ? this.input(views[0]) : "", h("div", { class: places.length > 1 ? "sides two" : "sides" },
+        places.map((place, i) => this.side(place, i, !isShared))));
     this.drawPictures();
   }
 
@@ -1688,10 +1692,12 @@ class Explorer {
     const others = exhibits.map((other, i) => ({ exhibit: i, part, other })).filter((one) =>
       one.exhibit !== exhibit && one.other.parts.length === own.parts.length
       && (one.other.model !== own.model || one.other.parts[part].row === own.parts[part].row));
+    const asked = new Set([this.question(this.left), null]); // a question stands for one slice
     const options = others.map(({ other, ...place }) => {
-      const asked = this.question(place);
-      const isNew = asked && asked !== this.question(this.left);
-      return [isNew ? asked : other.name, place];
+      const question = this.question(place);
+      const isNew = !asked.has(question);
+      asked.add(question);
+      return [isNew ? question : other.name, place];
     });
     if (own.each && own.parts.length > 1) {
       const next = (part + 1) % own.parts.length;
@@ -1708,21 +1714,24 @@ class Explorer {
         } }, text)));
   }
 
-  side(place, i) {
+  side(place, i, hasInput) {
     const view = this.view(place);
-    const parts = [this.right ? h("h3", { class: i ? "second" : "first" }, this.names[i]) : null];
-    if (view.row) {
-      const picture = new Picture(this, view);
-      this.pictures.push(picture);
-      parts.push(picture.element, picture.note(), picture.legend());
-    } else {
-      parts.push(h("p", { class: "note" }, "The samples are not in the file."));
-    }
-    return h("div", { class: "side" }, [...parts, ...this.answers(view)].filter(Boolean));
+    return h("div", { class: "side" },
+      this.right ? h("h3", { class: i ? "second" : "first" }, this.names[i]) : null,
+      hasInput ? this.input(view) : null, this.answers(view));
   }
 
+  input(view) {
+    if (!view.row) return h("p", { class: "note" }, "The samples are not in the file.");
+    const picture = new Picture(this, view);
+    this.pictures.push(picture);
+    return h("div", {}, picture.element, picture.note());
+  }
+
+  // The legends come last: they have one scale.
   drawPictures() {
-    for (const picture of this.pictures ?? []) picture.draw(this.overlay, this.field ?? null);
+    const largest = d3.max(this.pictures, (picture) => d3.max(picture.overlay() ?? [], Math.abs)) || 1;
+    for (const picture of this.pictures) picture.draw(this.overlay, this.field ?? null, largest);
   }
 
   showField(n) {
@@ -1755,11 +1764,13 @@ class Explorer {
     const isNumber = m.probability === undefined;
     const empty = m["empty answer"];
     const scope = m["scope kept"] === undefined ? null : h("p", { "data-scope": m["scope kept"] },
-      `With ${m["scope donors"]} other samples' values in the rest, the answer stays for `
-      + `${Math.round(100 * m["scope kept"])} % (at least ${Math.round(100 * m["scope bound"])} %, `
-      + "with 95 % confidence).");
+      "A harder test gives the rest the values of another sample: the answer stays for "
+      + `${Math.round(100 * m["scope kept"])} % of ${m["scope donors"]} samples (at least `
+      + `${Math.round(100 * m["scope bound"])} % of all, with 95 % confidence).`);
+    const rest = { "their mean values": "at its mean", zero: "at zero" }[m.inactive]
+      ?? "at values of other samples";
     return [h("p", { class: "size" }, h("strong", {}, `${number(m.size)} ${unit}`),
-      ` (${+(100 * m.share).toPrecision(3)} %) ${verb} the answer.`),
+      ` (${+(100 * m.share).toPrecision(3)} %) ${verb} the answer with the rest ${rest}.`),
     h("table", { class: "says measured" }, h("thead", {}, h("tr", {}, ["", "answer",
       isNumber ? null : `probability of ${asked}`].map((text) => text === null ? null : h("th", {}, text)))),
     h("tbody", {}, row("whole model", "whole", m.answer, m.probability),
@@ -2009,21 +2020,33 @@ class Tiles {
       Math.floor(place / this.columns) * this.step[1] + this.margin[1]];
   }
 
+  // Values up and down from 0, or two slices: the left one's sizes up, the right one's down.
   drawBars(context) {
     const { height } = this.canvas;
-    const values = this.values();
-    const largest = d3.max(values, Math.abs) || 1;
+    const { top, bottom, sides } = this.heights();
+    const zero = 1 + (height - 2) * top / (top + bottom);
     context.fillStyle = getComputedStyle(this.explorer.root).getPropertyValue("--soft");
     context.fillRect(0, 0, this.canvas.width, height);
     this.shown.forEach((unit, place) => {
-      const value = values[unit];
-      const long = value ? Math.max(3, Math.abs(value) / largest * (height / 2 - 2)) : 0;
       context.fillStyle = String(this.colours(unit));
-      context.fillRect(place * this.cell + 1, value > 0 ? height / 2 - long : height / 2,
-        this.cell - 2, long);
+      for (const values of sides) {
+        const value = values[unit];
+        const long = value ? Math.max(3, Math.abs(value) / (top + bottom) * (height - 2)) : 0;
+        context.fillRect(place * this.cell + 1, value > 0 ? zero - long : zero, this.cell - 2, long);
+      }
     });
     context.fillStyle = getComputedStyle(this.explorer.root).getPropertyValue("--quiet");
-    context.fillRect(0, height / 2, this.canvas.width, 1);
+    context.fillRect(0, Math.min(zero, height - 1), this.canvas.width, 1);
+  }
+
+  // The values of bars, and how far their scale reaches up and down.
+  heights() {
+    const { isComparison, one, other } = this.explorer;
+    const sides = isComparison ? [one, other].map((view, side) => Array.from(
+      view.contributions(this.operation), (value) => (side ? -1 : 1) * Math.abs(value))) : [this.values()];
+    const [low, high] = d3.extent(sides.flatMap((values) => Array.from(values)));
+    const most = Math.max(high, -low) || 1;
+    return isComparison || low < 0 ? { sides, top: most, bottom: most } : { sides, top: most, bottom: 0 };
   }
 
   mark(context, n) {
@@ -2089,22 +2112,37 @@ class Tiles {
     const text = this.heads === 0
       ? "A matrix for each head: rows attend to columns."
       : this.heads === 1 ? "A matrix for each head: time to the right, its channels below each other."
-        : this.matrix ? "Time to the right, units or channels below each other." : null;
+        : this.matrix ? "Time to the right, units or channels below each other."
+          : this.bars ? this.barText() : null;
     return text && h("p", { class: "note" }, text);
   }
 
-  // The numbers beside bars: the ends of their scale, and 0.
+  barText() {
+    const { explorer } = this;
+    const [up, down] = explorer.isComparison ? explorer.names : [];
+    return `A bar for each ${this.unit.slice(0, -1)}. Height: ${this.quantity()}`
+      + `${up ? `; up: ${up}, down: ${down}` : ""}.`;
+  }
+
+  // What the values are.
+  quantity() {
+    const { what, one } = this.explorer;
+    const { theta, level, name } = one.exhibit;
+    if (what !== "contributions") return what === "change" ? "change Δ" : what;
+    return theta !== null ? "contribution" : level === "synapse" ? "number of the slice's synapses that end in it"
+      : level ? "in the slice" : name;
+  }
+
+  // The numbers beside bars: the ends of their scale, and 0. Sizes of two slices have no sign.
   axis() {
-    if (!this.bars || this.explorer.isComparison) return null;
-    const values = this.values();
-    const largest = d3.max(values, Math.abs) || 1;
-    return h("span", { class: "axis note" }, [largest, 0, d3.min(values) < 0 ? -largest : null]
-      .map((value) => h("span", {}, value === null ? "" : number(value))));
+    if (!this.bars) return null;
+    const { top, bottom } = this.heights();
+    return h("span", { class: "axis note" }, [top, 0, this.explorer.isComparison ? bottom : -bottom]
+      .slice(0, bottom ? 3 : 2).map((value) => h("span", {}, number(value))));
   }
 
   legend() {
     const { explorer } = this;
-    const { exhibit } = explorer.one;
     if (explorer.isComparison) {
       const [left, right] = explorer.names;
       return h("div", { class: "legend" }, swatch("common", "in both"), swatch("left", `only ${left}`),
@@ -2117,10 +2155,7 @@ class Tiles {
     }
     const largest = d3.max(values, Math.abs) || 0;
     const lowest = d3.min(values) ?? 0;
-    const text = explorer.what === "change" ? "change Δ"
-      : exhibit.theta !== null ? "contribution"
-        : exhibit.level === "synapse" ? "synapses in the slice that end here"
-          : exhibit.level ? "in the slice" : exhibit.name;
+    const text = this.quantity();
     const isSet = values.every((value) => value === 0 || value === 1);
     if (isSet && explorer.what !== "change") {
       return h("div", { class: "legend" }, swatch("positive", explorer.memberText),
@@ -2194,13 +2229,22 @@ class Picture {
     this.isImage = shape.length === 3 || shape.length === 2;
     this.pixels = explorer.doc.array(view.row.picture);
     if (view.row.words) {
-      this.element = h("p", { class: "words" }, view.row.words.map((word) => [h("span", {}, word), " "]));
+      this.words = h("p", { class: "words" }, view.row.words.map((word) => [h("span", {}, word), " "]));
     } else {
-      this.element = h("canvas", { class: "picture", role: "img", "aria-label": "The input",
-        onpointermove: (event) => this.pointed(event),
-        onpointerleave: (event) => explorer.hover(event, null) });
+      this.canvas = this.sheet("picture");
+      // An image stands beside its contributions, which cover it.
+      this.plain = this.isImage && shape.length === 3 && this.overlay() ? this.sheet("plain") : null;
       this.layOut();
     }
+    this.under = h("div");
+    const sheets = [this.plain, this.canvas].filter(Boolean);
+    this.element = h("div", {}, this.words ?? h("div", { class: "pictures" }, sheets), this.under);
+  }
+
+  sheet(name) {
+    return h("canvas", { class: name, role: "img", onpointermove: (event) => this.pointed(event),
+      "aria-label": name === "plain" ? "The input" : "The input with its contributions",
+      onpointerleave: (event) => this.explorer.hover(event, null) });
   }
 
   layOut() {
@@ -2210,8 +2254,10 @@ class Picture {
     const longest = this.isImage ? Math.max(this.width, this.height) : this.width;
     this.scale = Math.max(1, Math.floor(260 / longest));
     this.tall = this.isImage ? this.scale : 40;
-    this.element.width = this.width * this.scale;
-    this.element.height = this.height * this.tall;
+    for (const canvas of [this.canvas, this.plain].filter(Boolean)) {
+      canvas.width = this.width * this.scale;
+      canvas.height = this.height * this.tall;
+    }
   }
 
   // Row-major position in the input of a place in the picture.
@@ -2225,10 +2271,8 @@ class Picture {
   }
 
   // The scale of the contributions over the input, and whether they are shown.
-  legend() {
-    const given = this.overlay();
-    if (!given) return null;
-    const largest = d3.max(given, Math.abs) || 0;
+  legend(largest) {
+    if (!this.overlay()) return "";
     const { explorer } = this;
     const toggle = h("input", { type: "checkbox", name: "overlay", checked: explorer.overlay,
       onchange: (event) => { explorer.overlay = event.target.checked; explorer.drawAnswer(); } });
@@ -2267,12 +2311,17 @@ class Picture {
     });
   }
 
-  draw(overlaid, field) {
+  draw(overlaid, field, largest) {
     const contributions = overlaid ? this.overlay() : null;
-    if (this.view.row.words) { this.drawWords(contributions, field); return; }
-    const context = this.element.getContext("2d");
+    this.under.replaceChildren(this.legend(largest));
+    if (this.words) { this.drawWords(contributions, field, largest); return; }
+    this.drawSheet(this.canvas, contributions, field, largest);
+    if (this.plain) this.drawSheet(this.plain, null, field, largest);
+  }
+
+  drawSheet(canvas, contributions, field, largest) {
+    const context = canvas.getContext("2d");
     const channels = this.shape.length === 3 ? this.shape[2] : 1;
-    const largest = contributions ? d3.max(contributions, Math.abs) || 1 : 1;
     for (let y = 0; y < this.height; y++) {
       for (let x = 0; x < this.width; x++) {
         const p = this.position(x, y);
@@ -2280,7 +2329,7 @@ class Picture {
         const value = contributions ? contributions[p] : 0;
         if (value) { // light stays light, and dark dark, so that the picture can be recognised
           const tint = d3.interpolateRgb(...TINTS[Number(value > 0)])(colour.r / 255);
-          const strength = 0.25 + 0.7 * Math.abs(value) / largest;
+          const strength = 0.95 * Math.abs(value) / largest;
           colour = d3.rgb(d3.interpolateRgb(colour, tint)(strength));
         }
         if (field && this.isField(field, p) === 0) colour = colour.darker(0.9);
@@ -2289,7 +2338,7 @@ class Picture {
       }
     }
     if (field && this.places() === field.length) this.outline(context, field);
-    this.element.dataset.field = field ? d3.sum(field) : "";
+    canvas.dataset.field = field ? d3.sum(field) : "";
   }
 
   isField(field, p) { return this.places() === field.length ? field[p] : 1; }
@@ -2323,12 +2372,11 @@ class Picture {
     return d3.rgb(shade, shade, shade);
   }
 
-  drawWords(contributions, field) {
-    const spans = this.element.querySelectorAll("span");
+  drawWords(contributions, field, largest) {
+    const spans = this.words.querySelectorAll("span");
     const per = contributions ? contributions.length / (this.shape[0] || 1) : 1;
     const sums = d3.range(spans.length).map((i) => (contributions
       ? d3.sum(contributions.slice(i * per, (i + 1) * per)) : 0));
-    const largest = d3.max(sums, Math.abs) || 1;
     spans.forEach((span, i) => {
       const name = sums[i] > 0 ? "--positive" : "--negative";
       const strength = 75 * Math.abs(sums[i]) / largest;
@@ -2340,9 +2388,9 @@ class Picture {
   }
 
   pointed(event) {
-    const box = this.element.getBoundingClientRect();
-    const x = Math.floor((event.clientX - box.left) * (this.element.width / box.width) / this.scale);
-    const y = Math.floor((event.clientY - box.top) * (this.element.height / box.height) / this.tall);
+    const box = event.target.getBoundingClientRect();
+    const x = Math.floor((event.clientX - box.left) * (this.canvas.width / box.width) / this.scale);
+    const y = Math.floor((event.clientY - box.top) * (this.canvas.height / box.height) / this.tall);
     if (x < 0 || y < 0 || x >= this.width || y >= this.height) return;
     const p = this.position(x, y);
     const channels = this.shape.length === 3 ? this.shape[2] : 1;
