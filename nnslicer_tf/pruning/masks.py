@@ -156,10 +156,10 @@ def masked_copy(
 
     # Some configs have one constraint for several kernels, or none: their variables get it.
     for variable, twin in zip(im.functional.variables, copy.variables, strict=True):
-        known, mask = twin.constraint, masks.get(id(variable))
+        known, kept = twin.constraint, masks.get(id(variable))
         other = known.other if isinstance(known, WeightMask) else known
-        if mask is not None and (known is other or not np.array_equal(known.mask, mask)):
-            twin.constraint = WeightMask(mask, other)
+        if kept is not None and (known is other or not np.array_equal(known.mask, kept)):
+            twin.constraint = WeightMask(kept, other)
     return copy
 
 
