@@ -28,7 +28,6 @@ SLOTS = (
     *("kernel_constraint", "depthwise_constraint", "pointwise_constraint"),
     *("embeddings_constraint", "recurrent_constraint", "bias_constraint", "beta_constraint"),
 )
-SHARED = "shared"
 
 
 @keras.saving.register_keras_serializable(package="nnslicer_tf")
@@ -133,10 +132,10 @@ def masked_copy(
     """
     owners = kernel_layers(im)
     keep, offsets = (check_masks(im, keep), ()) if means is not None else _completed(im, keep)
-    shared = {id(layer) for layer, slot in owners.values() if slot == SHARED}
+    bare = {id(layer) for layer, slot in owners.values() if slot is None}
     masked = [(im.kernels[name].variable(), mask, *owners[name]) for name, mask in keep.items()]
     for offset in offsets:
-        slot = SHARED if id(offset.layer) in shared else offset.slot
+        slot = None if id(offset.layer) in bare else offset.slot
         masked.append((offset.variable, ~offset.channels, offset.layer, slot))
     masks: dict[int, np.ndarray] = {}
     values: dict[int, np.ndarray] = {}
@@ -146,7 +145,7 @@ def masked_copy(
         before = before.mask if isinstance(before, WeightMask) else True
         mask = masks[id(variable)] = mask & masks.get(id(variable), before)
         values[id(variable)] = np.where(mask, keras.ops.convert_to_numpy(variable), 0)
-        if slot not in (None, SHARED):
+        if slot is not None:
             config = serialized(mask, getattr(layer, slot, None))
             configs.setdefault(id(layer), {})[slot] = config
     if means is not None:
@@ -226,9 +225,9 @@ def weight_masks(
 
 
 def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | None]]:
-    """Return kernel name → its layer, and its constraint's name in the layer's config, or None.
+    """Return kernel name → its layer, and its constraint's name in the layer's config.
 
-    The name is `SHARED` if one constraint serves several kernels, as in attention layers.
+    The name is None if the config has none, or one for several kernels, as in attention layers.
     """
     owners: dict[str, tuple[keras.Layer, str | None]] = {}
     for operation in im.operations:
@@ -241,11 +240,10 @@ def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | N
             if part == "recurrent_kernel":
                 names.insert(0, "recurrent_constraint")
             slot = next((name for name in names if name in config), None)
-            inside = operation.kind == "recurrence" and slot is None  # in a cell
-            owners.setdefault(kernel.name, (layer, SHARED if inside else slot))
+            owners.setdefault(kernel.name, (layer, slot))
     uses = Counter((id(layer), slot) for layer, slot in owners.values())
     return {
-        name: (layer, SHARED if slot and uses[id(layer), slot] > 1 else slot)
+        name: (layer, slot if uses[id(layer), slot] == 1 else None)
         for name, (layer, slot) in owners.items()
     }
 
