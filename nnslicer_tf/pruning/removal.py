@@ -62,18 +62,6 @@ def mask_units(
     `into` is a model from an earlier call, whose weights are replaced in place of a new copy.
     """
     im = maskable(model)
-    masks = weight_masks(im, *unit_masks(im, keep))
-    return Ablation(im, Zero(), WEIGHT).model(masks, into)
-
-
-def unit_masks(
-    im: InstrumentedModel, keep: Mapping[str, np.ndarray]
-) -> tuple[dict[str, np.ndarray], list[tuple[keras.Variable, np.ndarray]]]:
-    """Return the masks of kernels by which units are always zero, and factors of other variables.
-
-    These are the candidates' biases in recurrent layers, and the weights that read heads. Arguments
-    and errors are those of `remove_units`.
-    """
     kernels = {
         o.layer: o.params
         for o in im.operations
@@ -82,6 +70,7 @@ def unit_masks(
     recurrent = {o.layer: o for o in im.operations if is_removable(o)}
     heads = {o.layer: o.keras_layer for o in im.operations if has_heads(o)}
     masks: dict[str, np.ndarray] = {}
+    # Of other variables: candidates' biases in recurrent layers, and the weights that read heads.
     factors: list[tuple[keras.Variable, np.ndarray]] = []
     for name, values in keep.items():
         mask = np.asarray(values, bool)
@@ -109,7 +98,7 @@ def unit_masks(
         else:
             whole = np.ones(kernels[name].matrix().shape, bool)
             masks[kernels[name].name] = kernels[name].to_kernel(whole & mask)
-    return masks, factors
+    return Ablation(im, Zero(), WEIGHT).model(weight_masks(im, masks, factors), into)
 
 
 def compact(model: ModelLike) -> keras.Model:
