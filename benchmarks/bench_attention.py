@@ -35,7 +35,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._kernels import products, sums
 from nnslicer_tf.slicing._exclusion_walk import walk
-from nnslicer_tf.zoo.transformer import AddPositions, encoder_block
+from nnslicer_tf.zoo.models import AddPositions, encoder_block
 from reproduction.tables import markdown_table, provenance, write_table
 
 THETA = 0.3

@@ -32,7 +32,7 @@ from timing import DATA
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.instrument.loading import load_model
-from nnslicer_tf.zoo.transformer import encoder_block
+from nnslicer_tf.zoo.models import encoder_block
 from reproduction.browser import chromium
 from reproduction.rows import RowStore
 from reproduction.tables import provenance, write_table

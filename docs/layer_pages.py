@@ -35,7 +35,7 @@ _NO_CHANNELS = {
     "recurrence": (
         "no: each step reads the one before, so that a mean over steps would depend on itself"
     ),
-    "products": "of vectors; with positions no: the mean of products is not the product of means",
+    "Dot": "of vectors; with positions no: the mean of products is not the product of means",
     "Lambda": "as what its function is recognised to be",
     "Softmax": "of vectors; with positions no: probabilities sum to one",
     "Bidirectional": "no: as the layer that it wraps",

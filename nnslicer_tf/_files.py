@@ -100,21 +100,16 @@ def atomic_path(path: str | os.PathLike, *, replace: bool = True) -> Iterator[Pa
                 yield temporary
                 if replace:
                     os.replace(temporary, path)
-                else:
-                    _rename_new(temporary, path)
+                    return
+                try:
+                    os.link(temporary, path)
+                except FileExistsError:
+                    raise
+                except OSError:  # a file system without links
+                    with path.open("xb") as file:
+                        file.write(temporary.read_bytes())
         finally:
             temporary.unlink(missing_ok=True)
-
-
-def _rename_new(temporary: Path, path: Path) -> None:
-    """Give a file its name; raise FileExistsError if there is such a file."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        with path.open("xb") as file:
-            file.write(temporary.read_bytes())
 
 
 @contextmanager

@@ -16,11 +16,7 @@ from nnslicer_tf._faces import explain_all
 from nnslicer_tf.attributions import metrics
 from nnslicer_tf.attributions.deep_explainer import DeepExplainer
 from nnslicer_tf.attributions.deeplift import deeplift
-from nnslicer_tf.attributions.gradients import (
-    expected_gradients,
-    gradient_times_input,
-    sampled_gradients,
-)
+from nnslicer_tf.attributions.gradients import gradient_times_input, sampled_gradients
 from nnslicer_tf.attributions.occlusion import occlusion
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.target import Target, TargetLike
@@ -42,7 +38,6 @@ ATTRIBUTIONS: dict[str, Attribution] = {
     "gradient × input": gradient_times_input,
     "integrated gradients": lambda *args: _exactline.exact_gradients(*args),
     "integrated gradients, 50 samples": sampled_gradients,
-    "expected gradients": expected_gradients,
     "occlusion": occlusion,
 }
 """The methods by name."""

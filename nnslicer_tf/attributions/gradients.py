@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import as_generator
 from nnslicer_tf.attributions.problem import Features, Problem
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.target import TargetLike
-
-_SAMPLES = 50
 
 
 def gradient_times_input(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
@@ -25,7 +22,7 @@ def gradient_times_input(im: InstrumentedModel, x: Any, baseline: Any, target: T
 
 
 def sampled_gradients(
-    im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike, *, samples: int = _SAMPLES
+    im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike, *, samples: int = 50
 ) -> Any:
     """Return integrated gradients by the trapezoidal rule (Sundararajan et al., ICML 2017).
 
@@ -35,37 +32,10 @@ def sampled_gradients(
     problem = Problem(im, x, baseline, target)
     weights = np.full(samples + 1, 1 / samples)
     weights[[0, -1]] /= 2
-    return mean_gradient(problem, _between(problem, np.linspace(0, 1, samples + 1)), weights)
+    return mean_gradient(problem, between(problem, np.linspace(0, 1, samples + 1)), weights)
 
 
-def expected_gradients(
-    im: InstrumentedModel,
-    x: Any,
-    baseline: Any,
-    target: TargetLike,
-    *,
-    samples: int = 200,
-    rng: int | np.random.Generator = 0,
-) -> Any:
-    """Return integrated gradients averaged over random baselines and places on the lines.
-
-    Expected gradients (Erion et al., Nature Machine Intelligence 2021). `baseline` may be several,
-    `(baselines, *input shape)`, such as training samples; `samples` is the number of gradients.
-    """
-    random = as_generator(rng)
-    if len(im.input_operations) > 1 or np.ndim(baseline) != len(im.input_shape) + 1:
-        problem = Problem(im, x, baseline, target)
-        places = (np.arange(samples) + random.random(samples)) / samples  # one in each interval
-        return mean_gradient(problem, _between(problem, places))
-    chosen = np.asarray(baseline)[random.integers(len(baseline), size=samples)]
-    total: np.ndarray | float = 0.0
-    for one in chosen:
-        problem = Problem(im, x, one, target)
-        total = total + mean_gradient(problem, _between(problem, random.random(1))) / samples
-    return np.asarray(total)
-
-
-def _between(problem: Problem, ratios: np.ndarray) -> Features:
+def between(problem: Problem, ratios: np.ndarray) -> Features:
     """Return points on the line from the baseline (0) to the sample (1)."""
     return {
         name: problem.baseline[name]

@@ -28,7 +28,7 @@ def propagate_multipliers(
     *,
     before: Callable[[Operation, Any], Sequence[Any] | None] | None = None,
     arrive: Callable[[Operation | RecurrentLayer, str, Any], Any] | None = None,
-    on_synapses: Callable[[Mapping[str, Any]], None] | None = None,
+    on_gates: Callable[[str, Any], None] | None = None,
 ) -> dict[str, Any]:
     """Return the multipliers that operations receive, `(batch, *shape)` by name, with the seed.
 
@@ -43,14 +43,15 @@ def propagate_multipliers(
         before: Called with each operation and its multipliers; what it returns, unless it is None,
             is used in place of the rule's result.
         arrive: Maps what an operation passes to an input, given by name, to what arrives there.
-        on_synapses: Called for each recurrent layer with `Unwound.synapses`.
+        on_gates: Called for each kernel of a recurrent layer, as in `Unwound.synapses`.
     """
 
     def expand(node: Operation | RecurrentLayer, multipliers: Any) -> Any:
         if isinstance(node, RecurrentLayer):
             through_time = unwind_multipliers(node, multipliers, values, reference, rule)
-            if on_synapses is not None:
-                on_synapses(through_time.synapses)
+            if on_gates is not None:
+                for name, of_gates in through_time.synapses.items():
+                    on_gates(name, of_gates)
             return arriving(node, through_time.inputs), through_time.members
         parts = None if before is None else before(node, multipliers)
         if parts is None:

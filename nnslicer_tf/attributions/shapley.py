@@ -34,14 +34,9 @@ def shapley_values(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what each feature of a sample adds to the target's score, against each row.
 
-    Args:
-        im: The model.
-        x: The sample, a checked batch of one, as `im.check` returns it.
-        rows: The background, a checked batch.
-        target: Whose score is explained.
-        features: The index of the feature that each entry of the inputs belongs to, `(entries,)`;
-            by default each is one of its own. Entries of a feature are exchanged together.
-        rng: Draws the orders of features, where there are too many coalitions.
+    Arguments as in `contributions_against`; `features` is the index of the feature that each entry
+    of the inputs belongs to, `(entries,)`, by default one of its own. Entries of a feature are
+    exchanged together. `rng` draws the orders of features, where there are too many coalitions.
 
     Returns:
         The values `(rows, features)`, which add up to the sample's score less the row's, and the

@@ -103,7 +103,7 @@ def instrumented(path: Path) -> "InstrumentedModel":
     with Console(stderr=True).status(f"Loading TensorFlow and {path.name}"):
         import_keras_quietly()
         import nnslicer_tf.pruning
-        import nnslicer_tf.zoo.transformer  # noqa: F401 - both imports register classes with Keras
+        import nnslicer_tf.zoo.models  # noqa: F401 - both imports register classes with Keras
         from nnslicer_tf import InstrumentedModel
         from nnslicer_tf.instrument.loading import load_model
 

@@ -150,8 +150,10 @@ class RayEngine:
                 raise RuntimeError(f"no worker started within {START_SECONDS:g} s")
             # The others may have to wait for a core; they join when they have one.
             ray.wait(list(starting), num_returns=count, timeout=CONNECT_SECONDS)
-        except RuntimeError as error:
+        except BaseException as error:  # also Ctrl-C
             self._stop(actors, started_here and ray.is_initialized())
+            if not isinstance(error, RuntimeError):
+                raise
             if self._address is not None or not started_here:
                 raise self._no_cluster(error) from error
             warnings.warn(
@@ -161,9 +163,6 @@ class RayEngine:
             )
             yield from ThreadEngine(self._workers or 1).map(job, items)  # type: ignore[arg-type]
             return
-        except BaseException:  # Ctrl-C
-            self._stop(actors, started_here and ray.is_initialized())
-            raise
         tasks: dict[Any, _Task] = {}
         started: list[int] = []  # places of the actors that have a core
 

@@ -103,16 +103,10 @@ class Store:
         *,
         replace: bool = True,
     ) -> bool:
-        """Write a part, and return whether it was written.
+        """Write a part, `<key>.npz` with a header for JSON, and return whether it was written.
 
-        Args:
-            key: The file's name without its ending.
-            header: Values that can be stored as JSON.
-            arrays: Arrays by name.
-            replace: Whether to replace a part with the same key, or to leave it as it is.
-
-        Raises:
-            InvalidArgumentError: if the file cannot be written.
+        Without `replace`, a part with the same key is left as it is. Raises InvalidArgumentError if
+        the file cannot be written.
         """
         options = {"compress": self._compress, "replace": replace}
         with suppress(FileExistsError):

@@ -462,14 +462,11 @@ def _own_operators(variable: keras.Variable) -> keras.Variable:
         reverse = name.startswith("__r")
 
         def apply(self: Any, other: Any) -> Any:
-            pair = (other, self) if reverse else (self, other)
-            return function(*pair) if isinstance(other, keras.KerasTensor) else NotImplemented
+            if not isinstance(other, keras.KerasTensor):
+                return getattr(variable, name)(other)
+            return function(*((other, self) if reverse else (self, other)))
 
-        def either(self: Any, other: Any) -> Any:
-            result = apply(self, other)
-            return getattr(variable, name)(other) if result is NotImplemented else result
-
-        return either
+        return apply
 
     names = [f"__{r}{name}__" for name in _OPERATORS for r in ("", "r")]
     members = {name: operator(name) for name in names}
@@ -537,17 +534,14 @@ def _stand_ins(layer: keras.Operation) -> Iterator[None]:
         return value
 
     attributes = vars(layer) if isinstance(layer, keras.layers.Layer) else {}
-    before = {
-        name: value
-        for name, value in attributes.items()
-        if not name.startswith(OF_KERAS) and _holds_parts(value)
-    }
-    everything = dict(attributes)
+    before = dict(attributes)
     try:
-        attributes.update({name: replaced(value) for name, value in before.items()})
+        for name, value in before.items():
+            if not name.startswith(OF_KERAS) and _holds_parts(value):
+                attributes[name] = replaced(value)
         yield
     finally:
-        attributes.update(everything)  # also what `call` has set, such as a shape
+        attributes.update(before)  # also what `call` has set, such as a shape
 
 
 def _holds_parts(value: Any) -> bool:

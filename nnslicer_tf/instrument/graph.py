@@ -48,10 +48,10 @@ class Graph:
         names: Id of each traced tensor → name of the operation that computes it.
     """
 
-    def __init__(self, sources: Sequence[Operation], outputs: Sequence[str] = ()) -> None:
+    def __init__(self, sources: Sequence[Operation]) -> None:
         self.operations = {source.name: source for source in sources}
         self.inputs = tuple(self.operations)
-        self.outputs = tuple(outputs)
+        self.outputs: tuple[str, ...] = ()
         self.names: dict[int, str] = {}
 
     def add(self, operation: Operation) -> None:

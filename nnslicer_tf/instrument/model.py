@@ -446,19 +446,11 @@ class InstrumentedModel(ShownAsTable):
     def forward(
         self, batch: np.ndarray | Inputs, of: Iterable[str], first: int = 0
     ) -> dict[str, np.ndarray]:
-        """Return the values of operations for one batch that has already been checked.
+        """Return the values of operations for one batch, which `Samples.batches` has checked.
 
-        Args:
-            batch: `(batch, *input_shape)` finite float32, as `Samples.batches` yields it.
-            of: Names of operations.
-            first: Index of the first sample, for messages.
-
-        Returns:
-            Operation name → `(batch, *operation shape)` float32.
-
-        Raises:
-            InvalidArgumentError: if an operation does not exist.
-            NonFiniteActivationError: if an activation is NaN or infinite.
+        They are `(batch, *operation shape)` float32, by name; `first` is the index of the first
+        sample, for messages. Raises InvalidArgumentError if an operation does not exist,
+        NonFiniteActivationError if an activation is NaN or infinite.
         """
         names = self._names(of)
         if set(names) <= set(self.graph.inputs):
@@ -474,14 +466,10 @@ class InstrumentedModel(ShownAsTable):
         return values
 
     def compute(self, x: Any, of: Iterable[str]) -> dict[str, Any]:
-        """Return the values of operations as differentiable tensors of the backend.
+        """Return the values of operations as differentiable tensors of the backend, by name.
 
-        Args:
-            x: Tensor of samples `(batch, *input_shape)`; for several inputs, a list of tensors.
-            of: Names of operations.
-
-        Raises:
-            InvalidArgumentError: if an operation does not exist.
+        `x` is a tensor of samples `(batch, *input_shape)`; for several inputs, a list of tensors.
+        Raises InvalidArgumentError if an operation does not exist.
         """
         return self.graph.run(x, self._names(of))
 

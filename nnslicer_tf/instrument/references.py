@@ -136,11 +136,12 @@ class Weights(Reference):
 
     def check(self, im: InstrumentedModel) -> None:
         """Raise InvalidArgumentError if the versions have different variables or operations."""
-        for what, own, other in (
-            ("variable", _variables(im), _variables(self.im)),
-            ("operation", _operations(im), _operations(self.im)),
+        both = (im, self.im)
+        for what, versions in (
+            ("variable", [[(v.path, v.shape) for v in one.functional.variables] for one in both]),
+            ("operation", [[(o.name, o.shape) for o in one.operations] for one in both]),
         ):
-            pairs = zip_longest(own, other, fillvalue=("nothing", ()))
+            pairs = zip_longest(*versions, fillvalue=("nothing", ()))
             for (name, shape), (twin, of_twin) in pairs:
                 if shape != of_twin:
                     raise InvalidArgumentError(
@@ -159,14 +160,6 @@ class Weights(Reference):
         twins = dict(zip((o.name for o in im.operations), self.im.operations, strict=True))
         values = values_of(self.im, x, [twins[name].name for name in names])
         return {name: values[twins[name].name] for name in names}
-
-
-def _variables(im: InstrumentedModel) -> list[tuple[str, tuple[int, ...]]]:
-    return [(v.path, tuple(v.shape)) for v in im.functional.variables]
-
-
-def _operations(im: InstrumentedModel) -> list[tuple[str, tuple[int, ...]]]:
-    return [(o.name, o.shape) for o in im.operations]
 
 
 def as_reference(reference: Any, profile: Any = None) -> Reference:

@@ -344,10 +344,6 @@ class AmountWalk(_BackendWalk):
                 part = part * change(name)
             return self._present(values, name, part)
 
-        def on_synapses(synapses: Mapping[str, Any]) -> None:
-            for name, of_gates in synapses.items():
-                on_gates(name, of_gates)
-
         seed = {}
         for name, given in self._seed(logits).items():
             shape = self._shapes[name]
@@ -356,7 +352,7 @@ class AmountWalk(_BackendWalk):
                 given = ops.reshape(given, (-1, *(1,) * (len(shape) - 1), shape[-1]))
                 given = ops.broadcast_to(given / positions, (batch, *shape))
             seed[name] = self._present(values, name, given)
-        hooks: dict[str, Any] = {"before": before, "arrive": arrive, "on_synapses": on_synapses}
+        hooks: dict[str, Any] = {"before": before, "arrive": arrive, "on_gates": on_gates}
         received = propagate_multipliers(self._im, self._order, seed, values, reference, **hooks)
         amounts = {
             name: tensor if name in self._tokens else tensor * change(name)

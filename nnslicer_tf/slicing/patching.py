@@ -147,23 +147,13 @@ def patch(
 
     im = instrumented(model)
     check_name("sweep", sweep, SWEEPS)
-    runs = [one_sample(im, sample)[0] for sample in (clean, corrupt)]
-    chosen = _target(im, runs, target, instead_of)
+    runs, chosen, scores = _runs(im, clean, corrupt, target, instead_of)
     names = _swept(im, chosen, sweep, operations)
     own, other = (1, 0) if restore else (0, 1)
     weights = chosen.weights(im[chosen.operation].size)
 
     # The other run's values, and the groups of neurons that are patched together.
-    values = values_of(im, runs[other], [*names, chosen.operation])
-    scores = [
-        float(values_of(im, run, [chosen.operation])[chosen.operation].ravel() @ weights)
-        for run in runs
-    ]
-    if np.isclose(scores[0], scores[1], rtol=1e-6, atol=1e-12):
-        raise InvalidArgumentError(
-            f"The target's score is {scores[0]:.4g} in both runs: there is nothing to explain. "
-            "Choose samples, or a target, that differ."
-        )
+    values = values_of(im, runs[other], names)
     keys, groups = [], {}
     for name in names:
         parts = _parts(im[name], sweep)
@@ -211,9 +201,7 @@ def patch_path(
         InvalidArgumentError: if the receiver does not depend on the sender, or equal scores.
     """
     im = instrumented(model)
-    runs = [one_sample(im, sample)[0] for sample in (clean, corrupt)]
-    chosen = _target(im, runs, target, instead_of)
-    weights = chosen.weights(im[chosen.operation].size)
+    runs, chosen, scores = _runs(im, clean, corrupt, target, instead_of)
     (start, of_start), (end, of_end) = (_named(im, part) for part in (sender, receiver))
     between = {o.name for o in im.graph.between([start], [end])}
     if end not in between:
@@ -222,11 +210,10 @@ def patch_path(
     # An activation reads its own layer's sum.
     inside |= {n for n in between if n.partition(":")[0] == end.partition(":")[0]}
     frozen = [n for n in _units(im) if n in between and n not in inside]
-    names = [start, *frozen, end, chosen.operation]
-    values = [values_of(im, run, list(dict.fromkeys(names))) for run in runs]
 
     # The receiver's value where only the sender differs, and nothing passes through other parts.
-    reference = Mean({**{n: values[0][n][0] for n in frozen}, start: values[1][start][0]})
+    values, sent = values_of(im, runs[0], frozen), values_of(im, runs[1], [start])
+    reference = Mean({**{n: values[n][0] for n in frozen}, start: sent[start][0]})
     whole = Target(end, tuple(range(im[end].size)), end)
     direct = Ablation(im, reference, "neuron", target=whole, of=[start, *frozen])
     mask = {name: np.zeros(im[name].shape) for name in frozen}
@@ -236,19 +223,29 @@ def patch_path(
     if end != chosen.operation:
         last = Ablation(im, Mean({end: changed}), "neuron", target=chosen, of=[end])
         changed = last.outputs({end: ~of_end}, runs[0])
-    score = float(changed.ravel() @ weights)
-    clean_score, corrupt_score = (float(v[chosen.operation].ravel() @ weights) for v in values)
-    if np.isclose(clean_score, corrupt_score, rtol=1e-6, atol=1e-12):
-        raise InvalidArgumentError(f"The target's score is {clean_score:.4g} in both runs.")
-    return (score - clean_score) / (corrupt_score - clean_score)
+    score = float(changed.ravel() @ chosen.weights(im[chosen.operation].size))
+    return (score - scores[0]) / (scores[1] - scores[0])
 
 
-def _target(im: InstrumentedModel, runs: Sequence[Any], target: Any, instead_of: Any) -> Target:
+def _runs(
+    im: InstrumentedModel, clean: DataLike, corrupt: DataLike, target: Any, instead_of: Any
+) -> tuple[list[Any], Target, list[float]]:
+    """Return the checked samples, the target and its scores, which differ."""
+    runs = [one_sample(im, sample)[0] for sample in (clean, corrupt)]
     if target is None:
         target, other = (predicted_target(im, im.logits(run)) for run in runs)
         if instead_of is None and other != target:
             instead_of = other
-    return resolve_target(im, target, instead_of)
+    chosen = resolve_target(im, target, instead_of)
+    weights = chosen.weights(im[chosen.operation].size)
+    values = (values_of(im, run, [chosen.operation])[chosen.operation] for run in runs)
+    scores = [float(value.ravel() @ weights) for value in values]
+    if np.isclose(scores[0], scores[1], rtol=1e-6, atol=1e-12):
+        raise InvalidArgumentError(
+            f"The target's score is {scores[0]:.4g} in both runs: there is nothing to explain. "
+            "Choose samples, or a target, that differ."
+        )
+    return runs, chosen, scores
 
 
 def _units(im: InstrumentedModel) -> list[str]:

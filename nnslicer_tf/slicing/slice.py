@@ -1,12 +1,12 @@
 """`Slice`: the result of slicing, with set operations (NNSlicer, section 3.2)."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name, counted
+from nnslicer_tf._checks import counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
@@ -48,19 +48,9 @@ class Slice(ShownAsTable):
         """Return, for each kernel, which synapses are in the slice (bool)."""
         return {name: values != 0 for name, values in self.synapses.items()}
 
-    def to_vector(self, kernels: Iterable[str] | None = None) -> np.ndarray:
-        """Return the contributions of the synapses as one int64 vector.
-
-        Args:
-            kernels: Names of kernels, each in C order; by default all, in topological order.
-
-        Raises:
-            InvalidArgumentError: if a kernel does not exist.
-        """
-        names = list(self.synapses) if kernels is None else list(kernels)
-        for name in names:
-            check_name("kernel", name, self.synapses)
-        vectors = [self.synapses[name].ravel() for name in names]
+    def to_vector(self) -> np.ndarray:
+        """Return the contributions of all synapses, over `synapses` in C order, as one vector."""
+        vectors = [values.ravel() for values in self.synapses.values()]
         return np.concatenate([np.zeros(0, np.int64), *vectors])
 
     def to_frame(self) -> "pd.DataFrame":

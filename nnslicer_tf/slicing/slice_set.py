@@ -63,17 +63,12 @@ class SliceSet(ShownAsTable):
         """CONTRIB of neurons, `(samples, neurons)` int32 over `operations` in C order, or None."""
         return None if self._neurons is None else _to_sparse(self._neurons)
 
-    def to_array(self, kernels: Iterable[str] | None = None) -> np.ndarray:
+    def to_array(self) -> np.ndarray:
         """Return CONTRIB of the synapses as a dense array, `(samples, synapses)` int32.
 
-        Args:
-            kernels: Names of the kernels whose synapses become columns; all by default.
-
-        Raises:
-            InvalidArgumentError: if a kernel is not in the set.
+        `columns` has the indices of its columns that belong to some kernels.
         """
-        chosen = self._synapses if kernels is None else self._synapses[:, self.columns(kernels)]
-        return chosen if isinstance(chosen, np.ndarray) else chosen.toarray()
+        return self._synapses if isinstance(self._synapses, np.ndarray) else self.matrix.toarray()
 
     def __len__(self) -> int:
         return self._synapses.shape[0]

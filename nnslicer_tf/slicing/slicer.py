@@ -4,7 +4,6 @@ The backward walk takes most of the time. Memory holds one batch of activations 
 and two per worker, whatever the number of samples.
 """
 
-import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,13 +15,13 @@ import keras
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._checks import check_count, check_name
+from nnslicer_tf._checks import check_count, check_name, check_number
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.engine import Store
 from nnslicer_tf.engine.engines import ThreadEngine, make_engine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.model import ModelLike
@@ -147,17 +146,11 @@ class Slicer(DecisiveSearch, Explainer):
         self._of_sample = sum(o.synapses * (o.size // o.shape[-1]) for o in weighted)
         self._walked = 0  # products of weights at θ = 0
 
-    def __getstate__(self) -> tuple:
-        """Return the model, the profile and the settings, without what was compiled."""
+    def __reduce__(self) -> tuple:
+        """Pickle and copy the model, the profile and the settings, without what was compiled."""
         names = ("workers", "ray_address", "progress")
         settings = self._settings | {name: getattr(self, name) for name in names}
-        options = {"bounds": self.im.bounds, "task": self.im.given_task}
-        return self.im.model, self.im.input_shapes, options, self.profile, settings
-
-    def __setstate__(self, state: tuple) -> None:
-        model, shapes, options, profile, settings = state
-        shape = shapes if len(shapes) > 1 else next(iter(shapes.values()))
-        Slicer.__init__(self, InstrumentedModel(model, shape, **options), profile, **settings)
+        return partial(type(self), **settings), (self.im, self.profile)
 
     def _like(self, **settings: Any) -> "Slicer":
         """Return a slicer of the same model with some other settings."""
@@ -180,12 +173,6 @@ class Slicer(DecisiveSearch, Explainer):
     @cached_property
     def _rounding(self) -> dict[str, np.ndarray]:
         return rounding_bounds(self.im, self.profile.means)
-
-    @property
-    def neuron_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Operation name → shape of its neurons at this slicer's granularity."""
-        layout = Layout(self.granularity, self.profile.means)
-        return {o.name: layout.shape(o.shape) for o in self.im.operations}
 
     def slice(
         self,
@@ -211,7 +198,7 @@ class Slicer(DecisiveSearch, Explainer):
             CorruptFileError: if the checkpoint is damaged.
             WorkerError: if a batch fails three times on a worker.
         """
-        plan = self._checked_plan(outputs)
+        plan = self.plan(outputs)
         dtype = np.float64 if plan.is_amount else np.int64
         samples = self.im.samples(x)
         work = self._work_for(plan, Sum(dtype), None if checkpoint else samples.count)
@@ -249,7 +236,7 @@ class Slicer(DecisiveSearch, Explainer):
         Raises:
             InvalidArgumentError: for unknown kernels or operations; other errors as in `slice`.
         """
-        plan = self._checked_plan(outputs)
+        plan = self.plan(outputs)
         shapes = chosen_shapes(plan, kernels, operations)
         classes = self._classes_of(plan)
         layout = EachRow(np.float32 if plan.is_amount else np.int32, *shapes, classes)
@@ -279,7 +266,7 @@ class Slicer(DecisiveSearch, Explainer):
         Yields:
             `Part`s, in the order of the samples.
         """
-        plan = self._checked_plan(outputs)
+        plan = self.plan(outputs)
         shapes = chosen_shapes(plan, kernels, operations)
         dtype = np.float32 if plan.is_amount else np.int32
         work = self._work_for(plan, EachPart(dtype, *shapes, self._classes_of(plan), reduce))
@@ -303,11 +290,6 @@ class Slicer(DecisiveSearch, Explainer):
     def _choices(self) -> dict[str, str]:
         return {name: getattr(self, name) for name in _CHOICES}
 
-    def _checked_plan(self, outputs: Any) -> Plan:
-        """Return the plan of a walk, after checking that the weights have not changed."""
-        self._check_weights()
-        return self.plan(outputs)
-
     def _check_weights(self) -> None:
         if weights_checksum(self.im.model) != self._weights:
             raise ProfileMismatchError(
@@ -316,13 +298,20 @@ class Slicer(DecisiveSearch, Explainer):
             )
 
     def plan(self, outputs: Outputs | Criterion = PREDICTED) -> Plan:
-        """Return the walk of a criterion; raise CriterionError if it does not fit the model."""
+        """Return the walk of a criterion.
+
+        Raises CriterionError if it does not fit the model, ProfileMismatchError if the model's
+        weights have changed.
+        """
+        self._check_weights()
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)
-        resolved = criterion.resolve(self.im, self.neuron_shapes)
+        layout = Layout(self.granularity, self.profile.means)
+        shapes = {o.name: layout.shape(o.shape) for o in self.im.operations}
+        resolved = criterion.resolve(self.im, shapes)
         key = resolved.key()
         if key not in self._plans:
-            rounding = {} if self.contribution == "amount" else self._rounding
-            layout = Layout(self.granularity, self.profile.means, rounding)
+            if self.contribution == "count":
+                layout = replace(layout, rounding=self._rounding)
             self._plans[key] = plan_walk(self.im, layout, resolved, **self._settings)
         return self._plans[key]
 
@@ -424,15 +413,10 @@ def check_options(
     is_amount = choices.get("contribution") == "amount"
     if theta is None:
         return 0.0 if is_amount else _DEFAULT_THETA
-    try:
-        valid = math.isfinite(theta) and theta >= 0
-    except TypeError:
-        valid = False
-    if not valid:
-        raise InvalidArgumentError(f"theta must be a finite number ≥ 0. Received: {theta!r}")
+    theta = check_number("theta", theta, "[0, inf)")
     if is_amount and theta > 0:
         raise InvalidArgumentError(
             "Amounts are defined at θ = 0 alone, where they add up to the target's change. Pass "
             f"theta=0, or contribution='count'. Received: theta={theta:g}"
         )
-    return float(theta)
+    return theta

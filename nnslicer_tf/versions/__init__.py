@@ -9,18 +9,7 @@
 All three run models between the versions: the old weights plus some of the changes.
 """
 
-from nnslicer_tf._faces import explain_all
-from nnslicer_tf.versions.comparison import VersionComparison, compare
-from nnslicer_tf.versions.flips import FlipCauses, explain_flips
-from nnslicer_tf.versions.reversion import Reversion, rank_changes, revert
+from nnslicer_tf import _faces
 
-__all__ = [
-    "FlipCauses",
-    "Reversion",
-    "VersionComparison",
-    "compare",
-    "explain_flips",
-    "rank_changes",
-    "revert",
-]
-explain_all(globals())
+# Lazy: `__init__.pyi` has the names.
+__getattr__, __dir__, __all__ = _faces.attach(__name__, __file__)

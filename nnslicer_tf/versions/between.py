@@ -44,7 +44,10 @@ class Between:
         self.level = level
         self._after = self._ablation.network.variables
         self._before = self._ablation.network.references(reference)
-        changes = [np.ravel(self._values(n) - self._before[n]) for n in self._ablation.shapes]
+        changes = [
+            np.ravel(ops.convert_to_numpy(self._after[name]) - self._before[name])
+            for name in self._ablation.shapes
+        ]
         difference = np.concatenate(changes).astype(np.float64)
         if not difference.any():
             raise InvalidArgumentError("The versions have the same weights: nothing changed.")
@@ -60,9 +63,6 @@ class Between:
         self.units = len(firsts)
         self._first = np.flatnonzero(changed)[first_of]
         self.sizes = np.sqrt(np.bincount(numbers, difference[changed] ** 2))
-
-    def _values(self, name: str) -> np.ndarray:
-        return ops.convert_to_numpy(self._after[name])
 
     def _owners(self) -> np.ndarray:
         """Return a number for each weight, the same for weights of one unit."""

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_generator, check_count, counted
+from nnslicer_tf._checks import as_generator, counted
 from nnslicer_tf._environment import available_cores, progress_bar
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -22,6 +22,7 @@ from nnslicer_tf.versions.between import PATH, Between, versions_of
 _ROUNDS = 3
 _SMALL = 64
 _PRECISION = 0.01  # of a size that bisection finds
+_DRAWS = 5  # of as many random changes
 
 
 @dataclass(eq=False, repr=False)
@@ -126,7 +127,6 @@ def explain_flips(
     *,
     level: str = "weight",
     output: str | None = None,
-    controls: int = 5,
     rng: int | np.random.Generator = 0,
     progress: bool = True,
 ) -> FlipCauses:
@@ -141,14 +141,12 @@ def explain_flips(
 
     Args:
         old: The old version, a Keras or instrumented classifier.
-        new: The new version, of the same architecture; or a LiteRT file made of the old one, which
-            stands for the old model with the file's weights.
+        new: The new version, of the same architecture, or a LiteRT file, as for `compare`.
         x: Samples in any form of `DataLike`; those that both versions answer alike are left out.
         level: What is counted: "weight" (entries of all variables), "channel" (all weights of an
             output channel of a layer) or "layer".
         output: Name of the output that is explained; needed if there are several.
-        controls: Draws of as many random changes.
-        rng: Seed or generator of these draws.
+        rng: Seed or generator of the random changes to which they are compared.
         progress: Whether to show progress.
 
     Raises:
@@ -156,9 +154,6 @@ def explain_flips(
             output has no classes that exclude each other.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
     """
-    check_count("controls", controls)
-    if controls > 1000:
-        raise InvalidArgumentError(f"controls must be at most 1,000. Received: {controls}")
     generator = as_generator(rng)
     between = Between(*versions_of(old, new, x, output), level)
     samples = between.new.check(x)
@@ -170,7 +165,7 @@ def explain_flips(
             f"The versions give the same answer for all {counted(len(samples), 'sample')}: there "
             "is no flip to explain. Pass samples from `versions.compare`."
         )
-    draws = [generator.permuted(np.arange(between.units)) for _ in range(controls)]
+    draws = [generator.permuted(np.arange(between.units)) for _ in range(_DRAWS)]
 
     def search(index: int) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
         return _fewest(between, samples[index : index + 1], before[index], after[index], draws)

@@ -100,7 +100,8 @@ def revert(
         progress: Whether to show progress.
 
     Raises:
-        InvalidArgumentError: if nothing flipped to a wrong answer, or for other bad arguments.
+        InvalidArgumentError: if nothing flipped to a wrong answer, the versions have the same
+            weights or differ in architecture, or for other bad arguments.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
     """
     check_number("max_share", max_share, "(0, 1]")
@@ -158,15 +159,11 @@ def rank_changes(
     a mean of derivatives on the straight way between the versions' weights. Where no version at
     hand was right, `debugging.suspicious` ranks the parts of the faulty one alone.
 
-    The arguments are those of `revert`: `x` has samples that went wrong, and `level` is that of the
-    parts.
+    Arguments and errors are those of `revert`; the samples that went wrong are among `x`, and
+    `level` is what is ranked.
 
     Returns:
         Columns name (of the layer or variable), index and harm, the most harmful first.
-
-    Raises:
-        InvalidArgumentError: if the versions have the same weights, or differ in architecture.
-        InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
     """
     between = Between(old, new, level)
     x, labels = between.new.labelled(x, y)

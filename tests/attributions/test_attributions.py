@@ -33,7 +33,6 @@ def linear():
         "integrated gradients",
         "integrated gradients, 50 samples",
         "DeepLIFT",
-        "expected gradients",
         "occlusion",
     ],
 )

@@ -73,20 +73,9 @@ def test_features_for_a_target_raise_its_score(tables, method):
 
 def test_the_classes_of_a_sigmoid_are_opposites(tables):
     x, baseline = RNG.normal(size=(2, 6)).astype(np.float32)
-    for name in ("DeepLIFT", "gradient × input", "occlusion", "expected gradients"):
+    for name in ("DeepLIFT", "gradient × input", "occlusion"):
         values = [ATTRIBUTIONS[name](tables["sigmoid"], x, baseline, label) for label in (0, 1)]
         np.testing.assert_allclose(values[0], -values[1], rtol=1e-4, atol=1e-5)
-
-
-def test_expected_gradients_of_several_baselines_are_the_mean_over_them():
-    """Of a linear model, those of the mean baseline, up to the choice of the baselines."""
-    im = randomised(keras.Sequential([keras.Input((4,)), layers.Dense(2)]))
-    x, baselines = RNG.normal(size=4), RNG.normal(size=(3, 4))
-    values = ATTRIBUTIONS["expected gradients"](im, x, np.repeat(baselines[:1], 3, 0), 1)
-    weight = next(iter(im.kernels.values())).kernel()[:, 1]
-    np.testing.assert_allclose(values, weight * (x - baselines[0]), rtol=1e-4)
-    values = ATTRIBUTIONS["expected gradients"](im, x, baselines, 1)
-    np.testing.assert_allclose(values, weight * (x - baselines.mean(axis=0)), atol=0.5)
 
 
 # Any input and any target.

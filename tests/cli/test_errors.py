@@ -101,7 +101,7 @@ SLICE_INPUTS = {
     ),
     "not a profile": (lambda f, t: {"profile": f / "data.npz"}, "is not a profile"),
     "profile of another model": (lambda f, t: {"model": f / "other.keras"}, "a different model"),
-    "negative theta": (lambda f, t: {"theta": -0.1}, "theta must be .* ≥ 0. Received: -0.1"),
+    "negative theta": (lambda f, t: {"theta": -0.1}, "theta must be at least 0. Received: -0.1"),
     "theta NaN": (lambda f, t: {"theta": "nan"}, "theta must be"),
     "granularity": (lambda f, t: {"granularity": "layer"}, "Unknown granularity .layer"),
     "workers": (lambda f, t: {"workers": -1}, "workers must be"),

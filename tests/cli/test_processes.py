@@ -12,7 +12,7 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf import pruning, zoo
 from nnslicer_tf.deepxplore import NeuronCoverage
-from nnslicer_tf.zoo.transformer import AddPositions, encoder_block
+from nnslicer_tf.zoo.models import AddPositions, encoder_block
 
 DATA = "digits:train[:100]"
 

@@ -178,7 +178,7 @@ def calls(w: World) -> dict[str, Call]:
         "compare": (versions.compare, {"old": w.model, "new": w.newer, "x": x, "y": y}),
         "explain_flips": (
             versions.explain_flips,
-            {"old": w.model, "new": w.newer, "x": x[:6], "controls": 1, **quiet},
+            {"old": w.model, "new": w.newer, "x": x[:6], **quiet},
         ),
         "rank_changes": (
             versions.rank_changes,

@@ -155,7 +155,7 @@ def test_nnslicer_scores_are_the_slices_of_the_classes(digits, profile):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"theta": -0.1}, "theta must be a finite number"),
+        ({"theta": -0.1}, "theta must be at least 0"),
         ({"granularity": "neuron"}, "granularity"),
         ({"workers": -1}, "workers must be a non-negative integer"),
         ({"relative_to": "input"}, "relative_to"),

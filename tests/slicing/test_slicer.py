@@ -234,7 +234,8 @@ def test_rows_at_zero_are_dense_in_memory_on_disk_and_in_files(im, profile, x, t
         np.testing.assert_array_equal(found.to_array(), rows)
         np.testing.assert_array_equal(found.matrix.toarray(), rows)
         np.testing.assert_array_equal(
-            found.to_array(["dense"]), [s.synapses["dense"].ravel() for s in single]
+            found.to_array()[:, found.columns(["dense"])],
+            [s.synapses["dense"].ravel() for s in single],
         )
         assert [found[i] for i in range(7)] == single
         assert found.sum() == slicer.slice(x[:7])

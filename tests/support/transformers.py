@@ -4,7 +4,7 @@ import keras
 from keras import layers, ops
 
 from nnslicer_tf.instrument import Affine
-from nnslicer_tf.zoo.transformer import AddPositions, encoder_block
+from nnslicer_tf.zoo.models import AddPositions, encoder_block
 
 LENGTH, WORDS, CLASSES = 8, 20, 3
 

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from nnslicer_tf.zoo.transformer import AddPositions
+from nnslicer_tf.zoo.models import AddPositions
 from reproduction.circuits.recurrent_networks import Planted, like_planted
 
 STEPS = 10

@@ -1,4 +1,4 @@
-"""Attributions beside which the library's are compared: SmoothGrad, Grad-CAM, RISE.
+"""Attributions beside the library's: expected gradients, SmoothGrad, Grad-CAM, RISE.
 
 Their arguments are those of `nnslicer_tf.attributions.Attribution`. Xplique has them, too, for
 models of images.
@@ -13,13 +13,32 @@ from keras import ops
 
 from nnslicer_tf._checks import as_generator, check_count
 from nnslicer_tf.attributions import TargetLike
-from nnslicer_tf.attributions.gradients import mean_gradient
+from nnslicer_tf.attributions.gradients import between, mean_gradient
 from nnslicer_tf.attributions.problem import Problem
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.target import resolve_target
 
 _CELLS = 7  # of a random mask along an axis of an image
+
+
+def expected_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
+    """Return integrated gradients averaged over random baselines and places on the lines.
+
+    Expected gradients (Erion et al., Nature Machine Intelligence 2021) of 200 places. `baseline`
+    may be several, `(baselines, *input shape)`, such as training samples.
+    """
+    random, samples = np.random.default_rng(0), 200
+    if len(im.input_operations) > 1 or np.ndim(baseline) != len(im.input_shape) + 1:
+        problem = Problem(im, x, baseline, target)
+        places = (np.arange(samples) + random.random(samples)) / samples  # one in each interval
+        return mean_gradient(problem, between(problem, places))
+    chosen = np.asarray(baseline)[random.integers(len(baseline), size=samples)]
+    total: np.ndarray | float = 0.0
+    for one in chosen:
+        problem = Problem(im, x, one, target)
+        total = total + mean_gradient(problem, between(problem, random.random(1))) / samples
+    return np.asarray(total)
 
 
 def smooth_gradients(
@@ -131,4 +150,9 @@ def rise(
     return problem.from_units(with_it - without)
 
 
-METHODS = {"SmoothGrad": smooth_gradients, "Grad-CAM": grad_cam, "RISE": rise}
+METHODS = {
+    "expected gradients": expected_gradients,
+    "SmoothGrad": smooth_gradients,
+    "Grad-CAM": grad_cam,
+    "RISE": rise,
+}

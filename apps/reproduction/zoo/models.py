@@ -10,14 +10,15 @@ from nnslicer_tf import zoo
 from nnslicer_tf.zoo.models import (
     SHAPES,
     VOCABULARY,
+    AddPositions,
     Entry,
     Shape,
     convolution,
+    encoder_block,
     ending_in_logits,
     normalisation,
     relu,
 )
-from nnslicer_tf.zoo.transformer import AddPositions, encoder_block
 
 MIN_MOBILENET_SIDE = 96
 """Pixels: MobileNetV3 halves an image five times, so 32 would leave a single one."""

@@ -6,7 +6,7 @@ from nnslicer_tf.instrument.registry import register_layer
 
 for _family in (
     *("weighted_sums", "pooling", "activations", "normalisation", "merges", "routing", "resizing"),
-    *("masks", "embeddings", "probing", "products", "projections", "attention", "recurrence"),
+    *("masks", "embeddings", "probing", "projections", "attention", "recurrence"),
     *("time_distributed", "functions"),
 ):
     for _layer_class, _operations in import_module(f"{__name__}.{_family}").LAYERS.items():

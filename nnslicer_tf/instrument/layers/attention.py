@@ -18,8 +18,8 @@ from keras import layers, ops
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
+from nnslicer_tf.instrument.layers.merges import product_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
-from nnslicer_tf.instrument.layers.products import product_step
 from nnslicer_tf.instrument.layers.projections import Projection
 from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses, sum_step
 from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, PaddingOf, Source, Step

@@ -22,9 +22,11 @@ from nnslicer_tf.instrument.expansion import Constant, current, variables_of
 from nnslicer_tf.instrument.index_maps import moves_values
 from nnslicer_tf.instrument.layers.embeddings import lookup_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
+from nnslicer_tf.instrument.layers.merges import product_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import function_steps, recognised
 from nnslicer_tf.instrument.layers.projections import Projection
+from nnslicer_tf.instrument.layers.rewrites import spelled
 from nnslicer_tf.instrument.layers.weighted_sums import (
     convolution,
     depthwise,
@@ -255,8 +257,6 @@ def _matmul(operation: Any, call: LayerCall) -> tuple[Step, ...]:
     first, second = call.arguments["x1"], call.arguments["x2"]
     if isinstance(first, TensorAt) and isinstance(second, TensorAt):
         lead = string.ascii_uppercase[: len(call.input_shapes[0]) - 2]
-        from nnslicer_tf.instrument.layers.products import product_step
-
         return (product_step(f"b{lead}xy,b{lead}yz->b{lead}xz"),)
     positions = int(np.prod(call.input_shapes[0][:-1]))
     read, is_constant = _weights(second)
@@ -265,9 +265,6 @@ def _matmul(operation: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _einsum(operation: Any, call: LayerCall) -> tuple[Step, ...]:
-    from nnslicer_tf.instrument.layers.products import product_step
-    from nnslicer_tf.instrument.layers.rewrites import spelled
-
     operands = call.arguments["operands"]
     variables = [v for v in operands if isinstance(v, keras.Variable)]
     if not variables:  # the rewrite has given it this form

@@ -23,10 +23,6 @@ def _move(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return (Step("routing", layer.call),)
 
 
-def _concatenate(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    return (Step("routing", lambda *tensors: ops.concatenate(tensors, axis=layer.axis)),)
-
-
 def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     """Return the step of `x[…]` with constant indices that keep the batch axis."""
     key = call.arguments["key"]
@@ -87,7 +83,9 @@ LAYERS: LayerTable = {
     ),
     # Keras inserts it between a function and a functional model.
     "ConvertToTensor": lambda operation, call: (),
-    layers.Concatenate: _concatenate,
+    layers.Concatenate: lambda layer, call: (
+        Step("routing", lambda *tensors: ops.concatenate(tensors, axis=layer.axis)),
+    ),
     "GetItem": _index,
     # Their constant arguments are attributes of the operation, and are not passed to `call`.
     **dict.fromkeys(

@@ -7,7 +7,12 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.errors import UnsupportedLayerError
-from reproduction.decisive.attributions import grad_cam, rise, smooth_gradients
+from reproduction.decisive.attributions import (
+    expected_gradients,
+    grad_cam,
+    rise,
+    smooth_gradients,
+)
 
 RNG = np.random.default_rng(0)
 X, BASELINE = RNG.normal(size=(2, 6)).astype(np.float32)
@@ -25,9 +30,19 @@ def test_of_a_linear_model_they_are_the_weight_times_the_difference(linear):
     im, weights = linear
     expected = weights[:, 1] * (X - BASELINE)
     np.testing.assert_allclose(smooth_gradients(im, X, BASELINE, 1), expected, rtol=1e-4)
+    np.testing.assert_allclose(expected_gradients(im, X, BASELINE, 1), expected, rtol=1e-4)
     np.testing.assert_allclose(rise(im, X, BASELINE, 1), expected, atol=0.3)
     with pytest.raises(UnsupportedLayerError, match="convolution"):
         grad_cam(im, X, BASELINE, 0)
+
+
+def test_expected_gradients_of_several_baselines_are_the_mean_over_them(linear):
+    """Of a linear model, those of the mean baseline, up to the choice of the baselines."""
+    (im, weights), baselines = linear, RNG.normal(size=(3, 6))
+    values = expected_gradients(im, X, np.repeat(baselines[:1], 3, 0), 1)
+    np.testing.assert_allclose(values, weights[:, 1] * (X - baselines[0]), rtol=1e-4)
+    values = expected_gradients(im, X, baselines, 1)
+    np.testing.assert_allclose(values, weights[:, 1] * (X - baselines.mean(axis=0)), atol=0.5)
 
 
 def test_grad_cam_of_one_channel_is_its_positive_map():
