@@ -36,95 +36,6 @@ _STEPS = 8  # on the path from the original to the compressed model, for the int
 Arrays = dict[str, np.ndarray]
 
 
-class _HeldErrors:
-    """The original with the errors of a compressed model, which can be added selectively.
-
-    `by_labels` says which deviation they explain.
-    """
-
-    def __init__(self, counterpart: Counterpart, by_labels: bool) -> None:
-        self.im = im = counterpart.im
-        self.counterpart = counterpart
-        self.by_labels = by_labels
-        self.names = tuple(place.operation for place in counterpart.places)
-        # Scores are logits, or numbers as they are; labels are read from the output.
-        scored = im.output_operations[0] if im.classes.is_number else im.logit_operation
-        read = im.output_operations[0] if by_labels else scored
-
-        def run(x: Any, errors: Sequence[Any], wanted: str) -> Any:
-            added = dict(zip(self.names, errors, strict=True))
-
-            def change(name: str, value: Any) -> Any:
-                return value + added[name] if name in added else value
-
-            return im.graph.run(x, [wanted], change)[wanted]
-
-        def switched(x: Any, errors: Sequence[Any], keep: Any) -> Any:
-            return run(x, [error * keep[i] for i, error in enumerate(errors)], read)
-
-        def gradients(x: Any, errors: Sequence[Any], direction: Any, share: Any) -> Any:
-            def scores(*parts: Any) -> Any:
-                return run(x, parts, scored)
-
-            return vector_jacobian_product(scores, [error * share for error in errors], direction)
-
-        self._outputs = compiled_function(switched)
-        self._gradients = compiled_function(gradients)
-
-    def made(self, x: np.ndarray) -> tuple[Arrays, Arrays, Arrays]:
-        """Return q, f(q) and q − f(q) for a batch: operation → `(batch, …)`."""
-        values = self.counterpart.values(x)
-        computed: dict[str, Any] = {}
-
-        def change(name: str, value: Any) -> Any:
-            if name not in values:
-                return value
-            computed[name] = ops.convert_to_numpy(value)
-            return ops.convert_to_tensor(values[name])
-
-        self.im.graph.run(ops.convert_to_tensor(x), self.names, change)
-        return values, computed, {name: values[name] - computed[name] for name in self.names}
-
-    def answers(self, x: np.ndarray, made: Arrays, off: Collection[str]) -> np.ndarray:
-        """Return labels `(batch, …)`, or logits float64, without the errors of some places."""
-        keep = np.array([name not in off for name in self.names], np.float32)
-        errors = [ops.convert_to_tensor(error) for error in made.values()]
-        outputs = self._outputs(ops.convert_to_tensor(x), errors, ops.convert_to_tensor(keep))
-        values = ops.convert_to_numpy(outputs)
-        return self.im.classes.from_outputs(values) if self.by_labels else values.astype(np.float64)
-
-    def deviation(self, answers: np.ndarray, original: np.ndarray) -> float:
-        """Return the number of different labels, or the squared difference of the values."""
-        if self.by_labels:
-            return float((answers != original).sum())
-        return float(np.square(answers - original).sum())
-
-    def direction(self, original: np.ndarray, compressed: np.ndarray) -> np.ndarray:
-        """Return the weights of the logits in the score that falls by the deviation, `(batch, …)`.
-
-        By labels, it is the margin: the original label's score minus the compressed one's, which
-        weighs nothing where they are the same. By values, it is the logits' own difference.
-        """
-        if not self.by_labels:
-            return (original - compressed).astype(np.float32)
-        return self.im.classes.contrast(original, compressed).astype(np.float32)
-
-    def attributions(self, x: np.ndarray, made: Arrays, direction: np.ndarray) -> Arrays:
-        """Return each error's contribution to the fall of a score: operation → `(batch, …)`.
-
-        The score is the product of logits and `direction`. The integral of gradient × error, as all
-        errors grow to full size, divides its fall among the elements.
-        """
-        towards = ops.convert_to_tensor(direction)
-        x, errors = ops.convert_to_tensor(x), [ops.convert_to_tensor(e) for e in made.values()]
-        sums = {name: np.zeros_like(made[name]) for name in self.names}
-        for share in (np.arange(_STEPS, dtype=np.float32) + 0.5) / _STEPS:
-            slopes = self._gradients(x, errors, towards, ops.convert_to_tensor(share))
-            for name, slope in zip(self.names, slopes, strict=True):
-                sums[name] -= ops.convert_to_numpy(slope) * made[name] / _STEPS
-        return sums
-
-
 class LayerComparison(ShownAsTable):
     """A model and its compressed copy, layer by layer, on inputs on which they deviate.
 
@@ -156,50 +67,55 @@ class LayerComparison(ShownAsTable):
 
     def __init__(
         self,
-        held: "_HeldErrors",
+        counterpart: Counterpart,
+        by_labels: bool,
         x: np.ndarray,
         labels: np.ndarray | None,
         batch_size: int,
         progress: bool,
     ) -> None:
-        self._held, self._batch_size = held, batch_size
-        self.im, self.counterpart, self.by_labels = held.im, held.counterpart, held.by_labels
-        self.places: tuple[Place, ...] = held.counterpart.places
+        self.im, self.counterpart, self.by_labels = counterpart.im, counterpart, by_labels
+        self.places: tuple[Place, ...] = counterpart.places
+        self._names = tuple(place.operation for place in self.places)
+        self._batch_size = batch_size
+        self._compile()
         self.rows, self.given = np.arange(len(x)), len(x)
         if labels is not None and self.by_labels:
             differs = (labels[:, 0] != labels[:, 1]).reshape(len(x), -1).any(axis=1)
             self.rows, labels = np.flatnonzero(differs), labels[differs]
         self.x, self.labels = x, labels = x[self.rows], labels
-        squares = {kind: dict.fromkeys(held.names, 0.0) for kind in (*_KINDS, "in", "out")}
+        squares = {kind: dict.fromkeys(self._names, 0.0) for kind in (*_KINDS, "in", "out")}
         shares: Arrays = {}
         for rows in track(list(self._batches()), "Comparing", progress=progress):
-            values, computed, made = held.made(x[rows])
-            original = self.im.forward(x[rows], held.names)
+            values, computed, made = self._made(x[rows])
+            original = self.im.forward(x[rows], self._names)
             changes = {
                 "made": made,
                 "out": original,
-                "leaves": {n: values[n] - original[n] for n in held.names},
-                "passed": {n: computed[n] - original[n] for n in held.names},
+                "leaves": {n: values[n] - original[n] for n in self._names},
+                "passed": {n: computed[n] - original[n] for n in self._names},
             }
             for kind, parts in changes.items():
                 for name, part in parts.items():
                     squares[kind][name] += float(np.square(part, dtype=np.float64).sum())
             right, wrong = self._ends(rows, made)
-            direction = held.direction(right, wrong)
-            for name, part in held.attributions(x[rows], made, direction).items():
+            # The score that falls by the deviation: the margin of the labels, which weighs nothing
+            # where they are the same, or the logits along their own difference.
+            direction = self.im.classes.contrast(right, wrong) if by_labels else right - wrong
+            for name, part in self._attributions(x[rows], made, direction).items():
                 by_channel = part.reshape(-1, part.shape[-1]).sum(axis=0, dtype=np.float64)
                 shares[name] = shares.get(name, 0) + by_channel
-        alone = self.mended([{name} for name in held.names])
-        self.alone = dict(zip(held.names, alone.tolist(), strict=True))
+        alone = self.mended([{name} for name in self._names])
+        self.alone = dict(zip(self._names, alone.tolist(), strict=True))
         # The inputs of a place are the nearest places before it.
         nearest: dict[str, set[str]] = {}
         for operation in self.im.operations:
             before = set[str]().union(*(nearest[name] for name in operation.inputs))
-            if operation.name in held.names:
+            if operation.name in self._names:
                 for kind, source in (("enters", "leaves"), ("in", "out")):
                     amount = sum(squares[source][name] for name in sorted(before))
                     squares[kind][operation.name] = amount
-            nearest[operation.name] = {operation.name} if operation.name in held.names else before
+            nearest[operation.name] = {operation.name} if operation.name in self._names else before
         self.errors = {
             kind: {
                 name: float(np.sqrt(amount / whole)) if (whole := squares[beside][name]) else 0.0
@@ -221,12 +137,81 @@ class LayerComparison(ShownAsTable):
         """A copy of the original with the compressed weights; its activations are not rounded."""
         return self.counterpart.twin()
 
+    def _compile(self) -> None:
+        """Compile the original with the errors of the compressed model, added selectively."""
+        im = self.im
+        # Scores are logits, or numbers as they are; labels are read from the output.
+        scored = im.output_operations[0] if im.classes.is_number else im.logit_operation
+        read = im.output_operations[0] if self.by_labels else scored
+
+        def run(x: Any, errors: Sequence[Any], wanted: str) -> Any:
+            added = dict(zip(self._names, errors, strict=True))
+
+            def change(name: str, value: Any) -> Any:
+                return value + added[name] if name in added else value
+
+            return im.graph.run(x, [wanted], change)[wanted]
+
+        def switched(x: Any, errors: Sequence[Any], keep: Any) -> Any:
+            return run(x, [error * keep[i] for i, error in enumerate(errors)], read)
+
+        def gradients(x: Any, errors: Sequence[Any], direction: Any, share: Any) -> Any:
+            def scores(*parts: Any) -> Any:
+                return run(x, parts, scored)
+
+            return vector_jacobian_product(scores, [error * share for error in errors], direction)
+
+        self._outputs = compiled_function(switched)
+        self._gradients = compiled_function(gradients)
+
+    def _made(self, x: np.ndarray) -> tuple[Arrays, Arrays, Arrays]:
+        """Return q, f(q) and q − f(q) for a batch: operation → `(batch, …)`."""
+        values = self.counterpart.values(x)
+        computed: dict[str, Any] = {}
+
+        def change(name: str, value: Any) -> Any:
+            if name not in values:
+                return value
+            computed[name] = ops.convert_to_numpy(value)
+            return ops.convert_to_tensor(values[name])
+
+        self.im.graph.run(ops.convert_to_tensor(x), self._names, change)
+        return values, computed, {name: values[name] - computed[name] for name in self._names}
+
+    def _answers(self, x: np.ndarray, made: Arrays, off: Collection[str]) -> np.ndarray:
+        """Return labels `(batch, …)`, or logits float64, without the errors of some places."""
+        keep = np.array([name not in off for name in self._names], np.float32)
+        errors = [ops.convert_to_tensor(error) for error in made.values()]
+        outputs = self._outputs(ops.convert_to_tensor(x), errors, ops.convert_to_tensor(keep))
+        values = ops.convert_to_numpy(outputs)
+        return self.im.classes.from_outputs(values) if self.by_labels else values.astype(np.float64)
+
+    def _deviation(self, answers: np.ndarray, original: np.ndarray) -> float:
+        """Return the number of different labels, or the squared difference of the values."""
+        differs = answers != original if self.by_labels else np.square(answers - original)
+        return float(differs.sum())
+
+    def _attributions(self, x: np.ndarray, made: Arrays, direction: np.ndarray) -> Arrays:
+        """Return each error's contribution to the fall of a score: operation → `(batch, …)`.
+
+        The score is the product of logits and `direction`. The integral of gradient × error, as all
+        errors grow to full size, divides its fall among the elements.
+        """
+        towards = ops.convert_to_tensor(direction.astype(np.float32))
+        x, errors = ops.convert_to_tensor(x), [ops.convert_to_tensor(e) for e in made.values()]
+        sums = {name: np.zeros_like(made[name]) for name in self._names}
+        for share in (np.arange(_STEPS, dtype=np.float32) + 0.5) / _STEPS:
+            slopes = self._gradients(x, errors, towards, ops.convert_to_tensor(share))
+            for name, slope in zip(self._names, slopes, strict=True):
+                sums[name] -= ops.convert_to_numpy(slope) * made[name] / _STEPS
+        return sums
+
     def _ends(self, rows: slice, made: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """Return the original's and the compressed model's labels, or logits, for some samples."""
         if self.by_labels and self.labels is not None:
             return self.labels[rows, 0], self.labels[rows, 1]
         x = self.x[rows]
-        return self._held.answers(x, made, self._held.names), self._held.answers(x, made, ())
+        return self._answers(x, made, self._names), self._answers(x, made, ())
 
     def mended(self, switched: Sequence[Collection[str]]) -> np.ndarray:
         """Return `(results,)` shares of the deviation that are gone without some errors.
@@ -236,15 +221,13 @@ class LayerComparison(ShownAsTable):
         InvalidArgumentError if there is no such place.
         """
         for name in {name for names in switched for name in names}:
-            check_name("place", name, self._held.names)
+            check_name("place", name, self._names)
         before, after = 0.0, np.zeros(len(switched))
         for rows in self._batches():
-            x, (_, _, made) = self.x[rows], self._held.made(self.x[rows])
+            x, (_, _, made) = self.x[rows], self._made(self.x[rows])
             right, wrong = self._ends(rows, made)
-            before += self._held.deviation(wrong, right)
-            after += [
-                self._held.deviation(self._held.answers(x, made, off), right) for off in switched
-            ]
+            before += self._deviation(wrong, right)
+            after += [self._deviation(self._answers(x, made, off), right) for off in switched]
         if not before:
             raise InvalidArgumentError(
                 f"The two models compute the same on all {counted(self.given, 'sample')}: there is "
@@ -362,4 +345,4 @@ def compare_layers(
         labels = np.concatenate(parts)
     differ = labels is not None and bool((labels[:, 0] != labels[:, 1]).any())
     by_labels = differ and by == "labels" and not kind.is_multi_label
-    return LayerComparison(_HeldErrors(counterpart, by_labels), x, labels, batch_size, progress)
+    return LayerComparison(counterpart, by_labels, x, labels, batch_size, progress)

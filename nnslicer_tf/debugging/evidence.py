@@ -1,25 +1,27 @@
-"""Evidence about neurons and synapses from failing and passing runs, as `SuspicionScores`."""
+"""Failing and passing runs, and what they say about neurons and synapses: `SuspicionScores`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from keras import ops
 from scipy.special import log_softmax
 
+from nnslicer_tf._checks import ArrayLike, check_number
 from nnslicer_tf._environment import track
-from nnslicer_tf.debugging.runs import Runs
-from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Synapses
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument import Ablation, DataLike, InstrumentedModel, Mean, Synapses
 from nnslicer_tf.instrument.ablation import nearness
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.graph import gradient_function
 from nnslicer_tf.instrument.inputs import arrays_of
+from nnslicer_tf.instrument.outputs import check_exclusive
 from nnslicer_tf.instrument.recurrence import Member
 
 Arrays = dict[str, np.ndarray]
+Labelled: TypeAlias = tuple[DataLike, ArrayLike]
 
 _BATCH = 32
 _MAX_PATCHED = 64
@@ -29,6 +31,138 @@ _ADJUSTMENTS = (
     *((factor, b) for factor in (0.0, -1.0, -0.4, 0.4, 2.0) for b in (0.0, 1.0, -1.0, 3.0, -3.0)),
     *((0.98, b) for b in (1.0, -1.0, 3.0, -3.0, 9.0, -9.0)),
 )
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifiedSamples:
+    """Samples `x` `(samples, *input_shape)` float32, with right and predicted answers.
+
+    These are classes `(samples, …)` int64, of maps at each position, or numbers float64.
+    """
+
+    x: np.ndarray
+    right: np.ndarray
+    predicted: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def part(self, rows: np.ndarray) -> "ClassifiedSamples":
+        """Return some of the samples, by index or mask."""
+        return ClassifiedSamples(self.x[rows], self.right[rows], self.predicted[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """A model's failing and passing samples.
+
+    A run fails if its answer is farther from the right one than a tolerance, by
+    `OutputClasses.distances`: a wrong class; of a map, the share of wrong positions; of numbers,
+    the root mean square difference.
+
+    In what follows, `x` are samples `(samples, *input_shape)`; `y` their right answers, classes
+    `(samples,)`, of maps `(samples, …)`, or numbers; and `output` the name of the output that is
+    meant, needed if there are several.
+    """
+
+    failing: ClassifiedSamples
+    passing: ClassifiedSamples
+
+    @classmethod
+    def of(
+        cls,
+        im: InstrumentedModel,
+        failing: Labelled,
+        passing: Labelled,
+        output: str | None = None,
+    ) -> "Runs":
+        """Ask a model for its answers to samples that are divided, each part a pair (x, y).
+
+        Wrong classes fail. Maps and numbers may be divided in any way, such as by IoU, by which the
+        failing answers are farther from the right ones on average.
+
+        Raises:
+            InvalidArgumentError: if a part is empty, or has a sample of the other.
+            InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
+        """
+        im = im.of_output(output)
+        parts = {n: _classified(im, d, n) for n, d in (("failing", failing), ("passing", passing))}
+        bad, good = (im.classes.distances(p.predicted, p.right) for p in parts.values())
+        if not im.classes.has_one_class:
+            if bad.mean() > good.mean():
+                return cls(**parts)
+            raise InvalidArgumentError(
+                "The failing samples' answers are no farther from the right ones than the passing "
+                f"samples': {bad.mean():.4g} and {good.mean():.4g} on average. Divide samples with "
+                "Runs.split(im, x, y)."
+            )
+        for name, unfit in (("failing", bad == 0), ("passing", good > 0)):
+            if unfit.any():
+                raise InvalidArgumentError(
+                    f"The model answers {unfit.sum()} of the {len(unfit)} {name} samples "
+                    f"{'correctly' if name == 'failing' else 'wrongly'}, the first at index "
+                    f"{unfit.argmax()}. Divide samples with Runs.split(im, x, y)."
+                )
+        return cls(**parts)
+
+    @classmethod
+    def split(
+        cls,
+        im: InstrumentedModel,
+        x: DataLike,
+        y: ArrayLike | None = None,
+        *,
+        tolerance: float | None = None,
+        output: str | None = None,
+    ) -> "Runs":
+        """Split samples, `y` None if `x` has labels, into failing and passing ones.
+
+        Answers fail whose distance is above the tolerance: by default 0 for classes, and the median
+        of the distances for maps and numbers.
+
+        Raises:
+            InvalidArgumentError: if all samples pass, or all fail.
+            InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
+        """
+        im = im.of_output(output)
+        whole = _classified(im, im.labelled(x, y), "given")
+        distances = im.classes.distances(whole.predicted, whole.right)
+        limit = 0.0 if im.classes.has_one_class else np.median(distances)
+        if tolerance is not None:
+            limit = check_number("tolerance", tolerance, "[0, inf)")
+        wrong = distances > limit
+        if wrong.all() or not wrong.any():
+            raise InvalidArgumentError(
+                f"The model answers all {len(whole)} samples "
+                f"{'wrongly' if wrong.all() else 'correctly'}: pass both failing and passing ones, "
+                "or another tolerance."
+            )
+        return cls(whole.part(wrong), whole.part(~wrong))
+
+    def sampled(self, most: int, rng: int | np.random.Generator = 0) -> "Runs":
+        """Return at most `most` runs of either kind, drawn without replacement."""
+        generator = np.random.default_rng(rng)
+        failing, passing = (
+            part.part(np.sort(generator.permutation(len(part))[:most]))
+            for part in (self.failing, self.passing)
+        )
+        return Runs(failing, passing)
+
+
+def _classified(im: InstrumentedModel, data: Labelled, name: str) -> ClassifiedSamples:
+    try:
+        x, y = data
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"The {name} samples must be a pair: samples and their right answers."
+        ) from error
+    if isinstance(x, Sized) and not len(x):
+        raise InvalidArgumentError(f"There are no {name} samples.")
+    check_exclusive(im)
+    x, y = im.labelled(x, y)
+    if im.classes.is_number:
+        return ClassifiedSamples(x, y, im.classes.answers(im.predict(x)))
+    return ClassifiedSamples(x, y, im.classes.from_logits(im.logits(x)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +203,13 @@ def gradient(
     im: InstrumentedModel,
     runs: Runs,
     _: bool = False,
-    references: Mapping[int, Mapping[str, np.ndarray]] | None = None,
+    reference: Mapping[str, np.ndarray] | None = None,
 ) -> SuspicionScores:
     """Return gradient × activation for the error of the answers, averaged over failing samples.
 
     The error is the wrong logit minus the right one, of maps summed over the wrong positions, or
-    the distance of numbers to the right ones. Outputs score 0. With references, right class →
-    operation name → value, it is gradient × difference from these, averaged over the samples of
-    these classes.
+    the distance of numbers to the right ones. Outputs score 0. With a reference, operation name →
+    value, it is gradient × difference from this.
     """
     recurrent = [o.layer for o in im.operations if isinstance(o.params, Member)]
     if recurrent:
@@ -88,7 +221,7 @@ def gradient(
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
     synapses = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
 
-    kind, samples, used = im.classes, runs.failing, 0
+    kind, samples = im.classes, runs.failing
     end = im.output_operations[0] if kind.is_number else im.logit_operation
     directions = kind.contrast(samples.predicted, samples.right).astype(np.float32)
 
@@ -97,33 +230,28 @@ def gradient(
         return ops.sum(products, axis=tuple(range(1, len(products.shape))))
 
     slopes_of = gradient_function(im.graph, error, [end], names)
-    groups = samples.by_class() if references else [(-1, np.arange(len(samples)))]
-    for label, rows in groups:
-        if references and label not in references:
-            continue
-        reference = references[label] if references else {}  # missing values are zero
-        used += len(rows)
-        for batch in np.array_split(rows, -(-len(rows) // _BATCH)):
-            x = samples.x[batch]
-            values = im.capture(x, len(x))
-            changes = {name: values[name] - reference.get(name, np.float32(0)) for name in names}
-            parts = slopes_of(arrays_of(x), directions[batch])
-            slopes = dict(zip(names, parts, strict=True))
-            for name in names:
-                neurons[name] += (slopes[name] * changes[name]).sum(axis=0, dtype=np.float64)
-            # The gradient by the weights, with the changes of the inputs as inputs.
-            for operation in im.operations:
-                kernel = operation.params
-                if isinstance(kernel, Synapses) and kernel.name in synapses:
-                    inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
-                    weights = ops.cast(kernel.variable(), "float32")
-                    slope = ops.convert_to_tensor(slopes[operation.name])
-                    function = partial(kernel.apply, inputs)
-                    (by_weight,) = vector_jacobian_product(function, [weights], slope)
-                    part = ops.convert_to_numpy(by_weight * weights)
-                    synapses[kernel.name] += part.astype(np.float64)
+    usual = reference or {}  # missing values are zero
+    for batch in np.array_split(np.arange(len(samples)), -(-len(samples) // _BATCH)):
+        x = samples.x[batch]
+        values = im.capture(x, len(x))
+        changes = {name: values[name] - usual.get(name, np.float32(0)) for name in names}
+        parts = slopes_of(arrays_of(x), directions[batch])
+        slopes = dict(zip(names, parts, strict=True))
+        for name in names:
+            neurons[name] += (slopes[name] * changes[name]).sum(axis=0, dtype=np.float64)
+        # The gradient by the weights, with the changes of the inputs as inputs.
+        for operation in im.operations:
+            kernel = operation.params
+            if isinstance(kernel, Synapses) and kernel.name in synapses:
+                inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
+                weights = ops.cast(kernel.variable(), "float32")
+                slope = ops.convert_to_tensor(slopes[operation.name])
+                function = partial(kernel.apply, inputs)
+                (by_weight,) = vector_jacobian_product(function, [weights], slope)
+                part = ops.convert_to_numpy(by_weight * weights)
+                synapses[kernel.name] += part.astype(np.float64)
     for sums in (neurons, synapses):
-        sums |= {name: total / used for name, total in sums.items()}
+        sums |= {name: total / len(samples) for name, total in sums.items()}
     inside = {operation.name for operation in im.graph.ancestors([im.logit_operation])}
     for name in set(names) - inside | {im.logit_operation}:
         neurons[name][...] = 0  # outputs are what is to be explained

@@ -4,21 +4,20 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_generator, check_count, check_name
+from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf._training import (
-    adam,
-    compile_loss,
-    draw_dropout_seeds,
-    loss_of,
-    selective_optimizer,
-    train_epochs,
+from nnslicer_tf._training import loss_of
+from nnslicer_tf.debugging.evidence import (
+    METHODS,
+    Labelled,
+    Runs,
+    SuspicionScores,
+    channel_scores,
 )
-from nnslicer_tf.debugging.evidence import METHODS, SuspicionScores, channel_scores
-from nnslicer_tf.debugging.runs import Labelled, Runs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.instrument.outputs import check_exclusive, check_synapses
+from nnslicer_tf.pruning.fine_tuning import fine_tune
 
 _LEVELS = ("channel", "neuron", "synapse", "layer")
 
@@ -55,20 +54,17 @@ class Suspicion(ShownAsTable):
         suspicious channel; others raise InvalidArgumentError.
         """
         check_name("level", level, _LEVELS)
-        if level == "layer":
-            rows = [(name, int(v.argmax()), float(v.max())) for name, v in self.channels.items()]
-            frame = pd.DataFrame(rows, columns=["operation", "channel", "score"])
-        else:
-            levels = {"channel": self.channels, "neuron": self.neurons, "synapse": self.synapses}
-            what, parts = "kernel" if level == "synapse" else "operation", []
-            for name, values in levels[level].items():
-                flat = values.ravel()
-                order = np.argsort(-flat, kind="stable")[:most]
-                places = [tuple(map(int, np.unravel_index(i, values.shape))) for i in order]
-                column = order.tolist() if level == "channel" else places
-                parts.append(pd.DataFrame({what: name, level: column, "score": flat[order]}))
-            frame = pd.concat(parts, ignore_index=True)
-        frame = frame.sort_values("score", ascending=False, kind="stable")
+        part = "channel" if level == "layer" else level
+        levels = {"channel": self.channels, "neuron": self.neurons, "synapse": self.synapses}
+        what, parts = "kernel" if level == "synapse" else "operation", []
+        for name, values in levels[part].items():
+            flat = values.ravel()
+            order = np.argsort(-flat, kind="stable")[:most]
+            places = [tuple(map(int, np.unravel_index(i, values.shape))) for i in order]
+            column = order.tolist() if part == "channel" else places
+            parts.append(pd.DataFrame({what: name, part: column, "score": flat[order]}))
+        frame = pd.concat(parts).sort_values("score", ascending=False, kind="stable")
+        frame = frame.drop_duplicates(what) if level == "layer" else frame
         frame = frame.head(most or len(frame)).reset_index(drop=True)
         frame.insert(0, "rank", range(1, len(frame) + 1))
         return frame
@@ -156,7 +152,6 @@ def mend(
     whole, im = im.copy(), im.of_output(output)
     check_exclusive(im)
     x, y = im.labelled(x, y)
-    y = y if im.classes.is_number else y[..., None]
     masks = suspicious_synapses(im, suspicion, channels)
     copy = whole.of_output(output)  # which shares its weights
     model, kernels = copy.model, copy.kernels
@@ -164,31 +159,31 @@ def mend(
         for layer in model.layers:  # statistics stay fixed
             if isinstance(layer, keras.layers.BatchNormalization):
                 layer.trainable = False
-        free = {id(kernels[name].variable()): mask for name, mask in masks.items()}
-        optimizer = selective_optimizer(adam(learning_rate), free)
-        compile_loss(model, optimizer, loss_of(im.classes))
-        generator = as_generator(rng)
-        draw_dropout_seeds(model, generator)
-
-        def step(rows: np.ndarray, _: np.random.Generator) -> float:
-            return model.train_on_batch(x[rows], y[rows])
-
-        train_epochs(step, len(x), epochs, min(32, len(x)), generator, progress=False)
+        fine_tune(
+            copy,
+            x,
+            y,
+            epochs,
+            learning_rate=learning_rate,
+            batch_size=min(32, len(x)),
+            rng=rng,
+            progress=False,
+            from_logits=im.classes.are_logits,
+            free={id(kernels[name].variable()): mask for name, mask in masks.items()},
+        )
         return whole.model
 
-    def scale(factor: float) -> None:
+    truth = y if im.classes.is_number else y[..., None]
+    loss = loss_of(im.classes)
+
+    def scaled(factor: float) -> float:
+        """Scale the synapses, and return the loss."""
         for name, mask in masks.items():
             weights = im.kernels[name].kernel()
             kernels[name].variable().assign(np.where(mask, factor * weights, weights))
+        return float(loss(truth, keras.ops.convert_to_tensor(model.predict_on_batch(x))))
 
-    factors = (0.0,) if how == "mask" else _FACTORS
-    loss = loss_of(im.classes)
-    losses = []
-    for factor in factors:
-        scale(factor)
-        outputs = keras.ops.convert_to_tensor(model.predict_on_batch(x))
-        losses.append(float(loss(y, outputs)))
-    scale(factors[int(np.argmin(losses))])
+    scaled(0.0 if how == "mask" else min(_FACTORS, key=scaled))
     return whole.model
 
 

@@ -1,8 +1,7 @@
 from .constraints import Blackout, Constraint, Occlusion
 from .coverage import Coverage, NeuronCoverage, TopKCoverage
 from .deepgauge import BoundaryCoverage, KMultisectionCoverage, NeuronRanges
-from .differences import Differences
-from .generation import generate
+from .generation import Differences, generate
 
 __all__ = [
     "Blackout",

@@ -9,23 +9,114 @@ Models are classifiers with one input and one output.
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
 
-from nnslicer_tf._checks import ArrayLike, as_generator, check_number
+from nnslicer_tf._checks import ArrayLike, as_generator, check_number, counted
 from nnslicer_tf._environment import progress_bar
+from nnslicer_tf._files import Saved
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.deepxplore.constraints import Constraint, ProjectionFunction, find_constraint
-from nnslicer_tf.deepxplore.coverage import CountedNeurons, NeuronCoverage
-from nnslicer_tf.deepxplore.differences import Differences
+from nnslicer_tf.deepxplore.coverage import CountedNeurons, Coverage, NeuronCoverage
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.data import check_array
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.plausibility import warn_of_answers
+
+
+@dataclass(eq=False, repr=False)
+class Differences(Saved, ShownAsTable):
+    """Difference-inducing inputs, one per row, in the order of discovery.
+
+    Attributes:
+        inputs: `(found, *input shape)` float32.
+        seed_index: `(found,)` int64, each input's seed.
+        predictions: `(found, models)` int64, each model's class.
+        labels: `(found,)` int64, the models' common class for the seed, -1 if they disagreed.
+        iterations: `(found,)` int64, steps from the seed; 0 if the models disagree on it.
+        tried: Number of seeds that were tried.
+        seconds: Time of the search.
+        coverage: Each model's coverage by the inputs found; not saved, so empty after `load`.
+    """
+
+    _format = "nnslicer_tf differences 1"
+    _arrays = {  # noqa: RUF012 - not changed
+        "inputs": (np.number, "found ..."),
+        "seed_index": (np.integer, "found"),
+        "predictions": (np.integer, "found models"),
+        "labels": (np.integer, "found"),
+        "iterations": (np.integer, "found"),
+    }
+    _numbers = {"tried": (int,), "seconds": (int, float)}  # noqa: RUF012 - not changed
+
+    inputs: np.ndarray
+    seed_index: np.ndarray
+    predictions: np.ndarray
+    labels: np.ndarray
+    iterations: np.ndarray
+    tried: int
+    seconds: float
+    coverage: Sequence[Coverage] = ()
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def generated(self) -> np.ndarray:
+        """Whether each was made by changing a seed, `(found,) bool`; the others are seeds."""
+        return self.iterations > 0
+
+    @property
+    def success_rate(self) -> float:
+        """Inputs generated per seed on which the models agreed; NaN without such seeds."""
+        agreed = self.tried - int((~self.generated).sum())
+        return float(self.generated.sum() / agreed) if agreed else float("nan")
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per input: seed, its label, iterations, every model's prediction."""
+        columns = {"seed": self.seed_index, "label": self.labels, "iterations": self.iterations}
+        columns |= {f"model {i}": column for i, column in enumerate(self.predictions.T)}
+        return pd.DataFrame(columns)
+
+    def plot(self, seeds: np.ndarray, most: int = 8) -> Figure:
+        """Draw seeds, and under each the input made from it, titled with the predictions.
+
+        Args:
+            seeds: The seeds, `(seeds, height, width, channels)` within 0 … 1.
+            most: How many of the generated inputs to draw, starting with the first.
+        """
+        from matplotlib import pyplot
+
+        chosen = np.flatnonzero(self.generated)[:most]
+        figure = pyplot.figure(figsize=(max(3, 0.8 * len(chosen)), 2.5), layout="constrained")
+        axes = figure.subplots(2, max(1, len(chosen)), squeeze=False)
+        for column, row in zip(axes.T, chosen, strict=False):
+            pair = seeds[self.seed_index[row]], self.inputs[row]
+            for axis, image in zip(column, pair, strict=True):
+                axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1)
+            column[1].set_title(", ".join(map(str, self.predictions[row])), fontsize=9)
+        for axis in axes.flat:
+            axis.set(xticks=[], yticks=[])
+            axis.spines[:].set_visible(False)
+        axes[0, 0].set_ylabel("seed", fontsize=9)
+        axes[1, 0].set_ylabel("found", fontsize=9)
+        figure.supxlabel("above each found input: the models' answers, in order", fontsize=9)
+        return figure
+
+    def __repr__(self) -> str:
+        return (
+            f"Differences({counted(len(self), 'input')} of {self.predictions.shape[1]} models, "
+            f"{int(self.generated.sum())} generated from {counted(self.tried, 'seed')} in "
+            f"{self.seconds:.1f} s)"
+        )
 
 
 def generate(
@@ -71,7 +162,8 @@ def generate(
     Raises:
         InvalidArgumentError: for fewer than two models or classes, models of different classes, or
             arguments out of range.
-        InputShapeError: if models or seeds differ in shape, or seeds lie outside the bounds.
+        InputShapeError: if models or seeds differ in shape.
+        InputRangeError: if seeds lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.
     """
     constraint, rng = find_constraint(constraint), as_generator(rng)
@@ -222,16 +314,9 @@ def _checked(
             f"Models must have the same classes. Received: {classes} of them"
         )
 
-    seeds = check_array(seeds, ims[0].input_shape)
+    seeds = check_array(seeds, ims[0].input_shape, bounds=bounds)
     if not len(seeds):
         raise InputShapeError("There are no seeds: pass at least one.")
-    outside = ((seeds < bounds[0]) | (seeds > bounds[1])).reshape(len(seeds), -1).any(axis=1)
-    if outside.any():
-        seed = int(outside.argmax())
-        raise InputShapeError(
-            f"Seed {seed} has values outside bounds={bounds}: it ranges from "
-            f"{seeds[seed].min():.4g} to {seeds[seed].max():.4g}."
-        )
 
     coverage = [NeuronCoverage(im) for im in ims] if coverage is None else list(coverage)
     if len(coverage) != len(ims):
@@ -239,10 +324,8 @@ def _checked(
             f"coverage must have one entry for each of {len(ims)} models. Received: {len(coverage)}"
         )
     for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
-        if not isinstance(cov, NeuronCoverage):
-            raise InvalidArgumentError(f"coverage[{position}] is not a NeuronCoverage: {cov!r}")
-        if cov.im is not im and cov.im.fingerprint != im.fingerprint:
+        if not isinstance(cov, NeuronCoverage) or cov.im.fingerprint != im.fingerprint:
             raise InvalidArgumentError(
-                f"coverage[{position}] does not belong to models[{position}]."
+                f"coverage[{position}] is not a NeuronCoverage of models[{position}]: {cov!r}"
             )
     return seeds, coverage

@@ -1,6 +1,5 @@
 from . import attacks
-from .detector import Detector, LogitMargin, ReconstructionError
-from .evaluation import evaluate
+from .detector import Detector, LogitMargin, ReconstructionError, evaluate
 from .evidence import Evidence
 from .scorers import Scorer
 from .slice_detector import PRESETS, SliceDetector

@@ -34,13 +34,14 @@ def views(x: Any, kind: str) -> Iterator[Any]:
     "shift": by one pixel in four directions. "mirror": flipped left to right, then shifted. "zoom":
     enlarged and shrunk about the centre, interpolated linearly.
     """
+    xp = array_module(x)
     if kind == "mirror":
-        x = _take(x, np.arange(x.shape[2])[::-1], axis=2)
+        x = xp.take(x, np.arange(x.shape[2])[::-1], axis=2)
     for shifts in _SHIFTS if kind != "zoom" else ():
         view = x
         for axis, by in zip((1, 2), shifts, strict=True):
             last = x.shape[axis] - 1
-            view = _take(view, np.clip(np.arange(last + 1) - by, 0, last), axis)
+            view = xp.take(view, np.clip(np.arange(last + 1) - by, 0, last), axis)
         yield view
     for factor in _ZOOMS if kind == "zoom" else ():
         view = x
@@ -52,14 +53,9 @@ def views(x: Any, kind: str) -> Iterator[Any]:
             shape[axis] = -1
             dtype = x.dtype if isinstance(x, np.ndarray) else np.float32
             weight = (places - below).astype(dtype).reshape(shape)
-            above = _take(view, np.minimum(below + 1, last), axis)
-            view = _take(view, below, axis) * (1 - weight) + above * weight
+            above = xp.take(view, np.minimum(below + 1, last), axis)
+            view = xp.take(view, below, axis) * (1 - weight) + above * weight
         yield view
-
-
-def _take(x: Any, places: np.ndarray, axis: int) -> Any:
-    taken = array_module(x).take(x, places, axis=axis)
-    return np.ascontiguousarray(taken) if isinstance(x, np.ndarray) else taken
 
 
 def spectrum(x: Any, grouping: str) -> Any:
@@ -70,7 +66,7 @@ def spectrum(x: Any, grouping: str) -> Any:
     channels).
     """
     xp, (height, width) = array_module(x), x.shape[1:3]
-    parts = [xp.mean(x, axis=-1, keepdims=True), x[..., 1:] - x[..., :-1]]
+    parts = [xp.mean(x, axis=-1, keepdims=True), xp.diff(x, axis=-1)]
     planes = xp.moveaxis(xp.concatenate(parts, axis=-1), -1, 1)  # (N, planes, height, width)
     if grouping == "blocks":
         rows, columns = (fft.dct(np.eye(size), norm="ortho", axis=0) for size in (height, width))
@@ -116,19 +112,13 @@ def residual_shares(x: Any) -> Any:
     channels. A share is the mean of exp(-(residual / size)² / 2). Three channels have 120 features.
     """
     xp = array_module(x)
-
-    def difference(values: Any, axis: int) -> Any:
-        before, after = [slice(None)] * 4, [slice(None)] * 4
-        before[axis], after[axis] = slice(None, -1), slice(1, None)
-        return values[tuple(after)] - values[tuple(before)]
-
     channels = [x]
     while len(channels) < 3 and channels[-1].shape[-1] > 1:
-        channels.append(difference(channels[-1], axis=3))
+        channels.append(xp.diff(channels[-1], axis=3))
     planes = xp.concatenate(channels, axis=-1)
-    down, across = (difference(difference(planes, axis), axis) for axis in (1, 2))
-    both = difference(difference(planes, axis=1), axis=2)
-    fourth = difference(difference(down, axis=2), axis=2) / 2
+    down, across = (xp.diff(planes, n=2, axis=axis) for axis in (1, 2))
+    both = xp.diff(xp.diff(planes, axis=1), axis=2)
+    fourth = xp.diff(down, n=2, axis=2) / 2
     shares = []
     for residual in (down, across, both, fourth):
         for size in _SIZES:

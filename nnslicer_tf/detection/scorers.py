@@ -12,8 +12,6 @@ from scipy.linalg import LinAlgWarning
 
 from nnslicer_tf.detection.arrays import array_module, margin, operand
 
-_ROWS = 1024  # samples whose distances are computed at once
-
 
 class Scorer(ABC):
     """Base class of scorers.
@@ -175,13 +173,5 @@ class ClassDistance(Scorer):
         """Return the distances."""
         xp = array_module(vectors)
         means, whitening = (operand(array, vectors) for array in (self.means, self.whitening))
-
-        def distances(vectors: Any, predicted: Any) -> Any:
-            centred = vectors - xp.take(means, predicted, axis=0)
-            return xp.sum(xp.square(xp.matmul(centred, whitening)), axis=1)
-
-        if xp is not np:
-            return distances(vectors, predicted)
-        starts = range(0, len(vectors), _ROWS)
-        parts = [distances(vectors[i : i + _ROWS], predicted[i : i + _ROWS]) for i in starts]
-        return np.concatenate(parts)
+        centred = vectors - xp.take(means, predicted, axis=0)
+        return xp.sum(xp.square(xp.matmul(centred, whitening)), axis=1)

@@ -147,7 +147,7 @@ class SliceDetector(VotingDetector):
         names = [name for name in self.im.kernels if name in kernels]
         sizes = [self.im.kernels[name].size for name in names]
         most = min(self.max_synapses, most or self.max_synapses)
-        read = partial(_slices, kernels=names, **options)
+        read = partial(Evidence.slices, kernels=names, **options)
         columns: dict[str, Any] = {"sizes": sizes, "most": most}
         return Vote(name, read, scorer, group=group, two_sided=two_sided, **columns)
 
@@ -214,10 +214,6 @@ def spread(items: Sequence[str], count: int = MAX_LOCAL_LAYERS) -> list[str]:
     """Return at most `count` items, evenly spread, including the first and the last."""
     places = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int)
     return [items[i] for i in places]
-
-
-def _slices(evidence: Evidence, columns: np.ndarray, **options: Any) -> Any:
-    return evidence.slices(columns=columns, **options)
 
 
 def _drop(view: Any, evidence: Evidence) -> Any:

@@ -3,8 +3,6 @@
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import keras
 import numpy as np
@@ -17,9 +15,9 @@ from nnslicer_tf.instrument.ablated_models import check_masks
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.pruning import keep_masks
-from nnslicer_tf.pruning.class_scores import check_classes, subset_figures
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from nnslicer_tf.pruning.masks import kernel_layers
+from nnslicer_tf.pruning.rankers import check_classes, subset_figures
 
 _TRAINED = ("all", "hidden", "known")
 
@@ -125,36 +123,24 @@ class Attacker:
             InvalidArgumentError: if there are no samples, or not one label for each.
         """
         im = instrumented(stolen)
-        masks = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}
-        constraints = [(v, v.constraint) for v in im.model.trainable_variables]
-        for variable, _ in constraints if self.trains != "all" else ():
-            # Constrained to its values, or to zero where hidden synapses are left out.
-            free = masks.get(id(variable), np.zeros(variable.shape, bool))
-            values = keras.ops.convert_to_numpy(variable)
-            if self.trains == "known":
-                free, values = ~free, np.where(free, 0, values)
-                variable.assign(values)
-            variable.constraint = partial(_held, free, values)
-        try:
-            return fine_tune(
-                stolen,
-                x,
-                y,
-                self.epochs,
-                learning_rate=self.learning_rate,
-                batch_size=self.batch_size,
-                rng=rng,
-                progress=self.progress,
-                from_logits=im.classes.are_logits,
-            )
-        finally:
-            for variable, constraint in constraints:
-                variable.constraint = constraint
-
-
-def _held(free: np.ndarray, values: np.ndarray, w: Any) -> Any:
-    """Restore frozen weights, as a constraint after each step."""
-    return keras.ops.where(free, keras.ops.convert_to_tensor(w), values)
+        free = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}
+        if self.trains == "known":  # hidden synapses are left out
+            for variable in im.model.trainable_variables:
+                known = ~free.get(id(variable), np.zeros(variable.shape, bool))
+                free[id(variable)] = known
+                variable.assign(np.where(known, keras.ops.convert_to_numpy(variable), 0))
+        return fine_tune(
+            stolen,
+            x,
+            y,
+            self.epochs,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            rng=rng,
+            progress=self.progress,
+            from_logits=im.classes.are_logits,
+            free=None if self.trains == "all" else free,
+        )
 
 
 def steal(
@@ -203,7 +189,7 @@ def simulate_attacks(
 ) -> pd.DataFrame:
     """Return the accuracies that attackers recover from a protected model, a row for each budget.
 
-    The columns are the budget and those of `pruning.class_scores.subset_figures`.
+    The columns are the budget and those of `pruning.rankers.subset_figures`.
 
     The accuracies are those on the samples `test`, of which `targets` are the protected classes.
     All `budgets` have the same random numbers. The other arguments are those of `steal`.

@@ -63,7 +63,7 @@ class ChannelGraph:
 
     def __init__(self, im: InstrumentedModel) -> None:
         self.im = im
-        self.sources = {o.name: _routed_channels(o) for o in im.operations if o.kind == "routing"}
+        self.sources = {o.name: routed_channels(o) for o in im.operations if o.kind == "routing"}
         # Name of an operation without shifts → the channels in which it maps zero to zero.
         self._at_zero: dict[str, np.ndarray] = {}
         for operation in im.operations:
@@ -177,7 +177,8 @@ def _width(shape: tuple[int, ...]) -> int:
     return shape[-1] if shape else 1
 
 
-def _routed_channels(operation: Operation) -> tuple[np.ndarray, np.ndarray]:
+def routed_channels(operation: Operation) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pairs of channels that a routing connects: indices of outputs and of inputs."""
     sources = routing_map(operation).reshape(-1, _width(operation.shape))
     first = np.cumsum([0, *map(_width, operation.input_shapes)])
     channel_of = np.concatenate(

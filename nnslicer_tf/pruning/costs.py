@@ -13,7 +13,7 @@ import numpy as np
 from nnslicer_tf._environment import without_retracing_warnings
 from nnslicer_tf._litert import LiteRTModel, quantised, to_litert
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Synapses
+from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Synapses, instrumented
 from nnslicer_tf.pruning.units import gate_of
 
 _WARM_UP = 5
@@ -36,9 +36,7 @@ class Costs:
     @cached_property
     def multiply_adds(self) -> int:
         """Number of multiply-adds in its weighted sums, for one sample, including any padding."""
-        im, total = self._given, 0
-        if not isinstance(im, InstrumentedModel):
-            im = InstrumentedModel(self._model, self._batch.shape[1:])
+        im, total = instrumented(self._given, self._batch), 0
         for operation in im.operations:
             kernel, gate = operation.params, gate_of(operation)
             if isinstance(kernel, Synapses):

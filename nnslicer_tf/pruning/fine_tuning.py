@@ -16,6 +16,7 @@ from nnslicer_tf._training import (
     compile_loss,
     draw_dropout_seeds,
     loss_of,
+    selective_optimizer,
     train_epochs,
 )
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
@@ -35,6 +36,7 @@ def fine_tune(
     rng: int | np.random.Generator = 0,
     progress: bool = True,
     from_logits: bool = True,
+    free: Mapping[int, np.ndarray] | None = None,
 ) -> keras.Model:
     """Train a model in place with Adam, and return the Keras model; masks stay in effect.
 
@@ -54,6 +56,8 @@ def fine_tune(
         rng: Draws the order of the samples, and dropout.
         progress: Show a progress bar.
         from_logits: Whether the outputs are logits; only of a single output `(samples, classes)`.
+        free: Id of a variable → bool array of its shape, true for what may change; other trained
+            variables are then frozen. By default all change.
 
     Raises:
         InvalidArgumentError: if there are no samples, not one label for each, or no output for a
@@ -84,7 +88,9 @@ def fine_tune(
         truth = [labels[name] for name in im.output_names]
     structure = structure_of(functional, "output")
     losses = keras.tree.pack_sequence_as(structure, [loss_of(kind) for kind in kinds])
-    compile_loss(model, adam(learning_rate), losses)
+    optimizer = adam(learning_rate)
+    optimizer = optimizer if free is None else selective_optimizer(optimizer, free)
+    compile_loss(model, optimizer, losses)
     draw_dropout_seeds(model, generator)
 
     def step(rows: np.ndarray, _: object) -> float:

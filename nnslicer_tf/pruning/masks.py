@@ -28,7 +28,6 @@ SLOTS = (
     *("kernel_constraint", "depthwise_constraint", "pointwise_constraint"),
     *("embeddings_constraint", "recurrent_constraint", "bias_constraint", "beta_constraint"),
 )
-SHARED = "shared"
 
 
 @keras.saving.register_keras_serializable(package="nnslicer_tf")
@@ -133,46 +132,33 @@ def masked_copy(
     """
     owners = kernel_layers(im)
     keep, offsets = (check_masks(im, keep), ()) if means is not None else _completed(im, keep)
-    configs: dict[int, dict[str, Any]] = {}
-    values: dict[int, np.ndarray] = {}
-
-    def restrict(layer: keras.Layer, slot: str, mask: np.ndarray) -> np.ndarray:
-        """Add a mask to a layer's config; return it combined with the layer's earlier mask."""
-        before = read_mask(layer, slot)
-        mask = mask if before is None else mask & before
-        config = serialized(mask, getattr(layer, slot, None))
-        configs.setdefault(id(layer), {})[slot] = config
-        return mask
-
-    for name, mask in keep.items():
-        layer, slot = owners[name]
-        if slot not in (None, SHARED):
-            keep[name] = restrict(layer, slot, mask)
-        kernel = im.kernels[name]
-        key = id(kernel.variable())  # which another kernel may share
-        values[key] = np.where(keep[name], values.get(key, kernel.kernel()), 0)
-    if means is not None:
-        return with_constants(im, keep, means, configs)
-    shared = {id(layer) for layer, slot in owners.values() if slot == SHARED}
+    bare = {id(layer) for layer, slot in owners.values() if slot is None}
+    masked = [(im.kernels[name].variable(), mask, *owners[name]) for name, mask in keep.items()]
     for offset in offsets:
-        value = keras.ops.convert_to_numpy(offset.variable)
-        values[id(offset.variable)] = np.where(offset.channels, 0, value)
-        if offset.slot and id(offset.layer) not in shared:
-            restrict(offset.layer, offset.slot, ~offset.channels)
+        slot = None if id(offset.layer) in bare else offset.slot
+        masked.append((offset.variable, ~offset.channels, offset.layer, slot))
+    masks: dict[int, np.ndarray] = {}
+    values: dict[int, np.ndarray] = {}
+    configs: dict[int, dict[str, Any]] = {}
+    for variable, mask, layer, slot in masked:
+        before = variable.constraint  # an earlier mask persists, also that of another kernel
+        before = before.mask if isinstance(before, WeightMask) else True
+        mask = masks[id(variable)] = mask & masks.get(id(variable), before)
+        values[id(variable)] = np.where(mask, keras.ops.convert_to_numpy(variable), 0)
+        if slot is not None:
+            config = serialized(mask, getattr(layer, slot, None))
+            configs.setdefault(id(layer), {})[slot] = config
+    if means is not None:
+        keep = {name: masks[id(im.kernels[name].variable())] for name in keep}
+        return with_constants(im, keep, means, configs)
     copy = rebuild(im.functional, values, configs)
 
     # Some configs have one constraint for several kernels, or none: their variables get it.
-    twins = dict(zip(map(id, im.functional.variables), copy.variables, strict=True))
-    masked = [(im.kernels[name].variable(), mask) for name, mask in keep.items()]
-    for variable, mask in (*masked, *((o.variable, ~o.channels) for o in offsets)):
-        twin = twins[id(variable)]
-        for constraint in (variable.constraint, twin.constraint):
-            mask = mask & constraint.mask if isinstance(constraint, WeightMask) else mask
-        known = twin.constraint
-        if not isinstance(known, WeightMask):
-            twin.constraint = WeightMask(mask, known)
-        elif not np.array_equal(known.mask, mask):  # another kernel shares the variable
-            twin.constraint = WeightMask(mask, known.other)
+    for variable, twin in zip(im.functional.variables, copy.variables, strict=True):
+        known, kept = twin.constraint, masks.get(id(variable))
+        other = known.other if isinstance(known, WeightMask) else known
+        if kept is not None and (known is other or not np.array_equal(known.mask, kept)):
+            twin.constraint = WeightMask(kept, other)
     return copy
 
 
@@ -239,9 +225,9 @@ def weight_masks(
 
 
 def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | None]]:
-    """Return kernel name → its layer, and its constraint's name in the layer's config, or None.
+    """Return kernel name → its layer, and its constraint's name in the layer's config.
 
-    The name is `SHARED` if one constraint serves several kernels, as in attention layers.
+    The name is None if the config has none, or one for several kernels, as in attention layers.
     """
     owners: dict[str, tuple[keras.Layer, str | None]] = {}
     for operation in im.operations:
@@ -254,11 +240,10 @@ def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | N
             if part == "recurrent_kernel":
                 names.insert(0, "recurrent_constraint")
             slot = next((name for name in names if name in config), None)
-            inside = operation.kind == "recurrence" and slot is None  # in a cell
-            owners.setdefault(kernel.name, (layer, SHARED if inside else slot))
+            owners.setdefault(kernel.name, (layer, slot))
     uses = Counter((id(layer), slot) for layer, slot in owners.values())
     return {
-        name: (layer, SHARED if slot and uses[id(layer), slot] > 1 else slot)
+        name: (layer, slot if uses[id(layer), slot] == 1 else None)
         for name, (layer, slot) in owners.items()
     }
 

@@ -6,6 +6,7 @@ whose channels are added to each other; its members compete.
 """
 
 import math
+from bisect import bisect
 from collections import Counter
 
 import numpy as np
@@ -13,13 +14,13 @@ import numpy as np
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.pruning.channels import is_reader
-from nnslicer_tf.pruning.class_scores import Scores
 from nnslicer_tf.pruning.groups import ChannelGroups, own_layer
+from nnslicer_tf.pruning.rankers import Scores
 from nnslicer_tf.pruning.removal import size_without_groups
 from nnslicer_tf.pruning.units import gate_reads, is_removable
 
 _MIN_SHARE = 8  # at least an eighth of every layer stays, and at least two units
-_STEPS = 16
+_STEPS = 1 << 16  # of the shares that are tried
 
 
 def unit_scores(im: InstrumentedModel, groups: ChannelGroups, scores: Scores) -> np.ndarray:
@@ -93,12 +94,9 @@ def remaining_groups(
             f"layer keeps only an eighth of its units. {_unchangeable(im)}Use a smaller ratio. "
             f"Received: ratio={ratio!r}"
         )
-    # The largest share that leaves few enough parameters, by bisection.
-    low, high = 0.0, 1.0
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if left(middle) <= 1 - ratio else (low, middle)
-    return stays_at(low)
+    # The largest share that leaves few enough parameters.
+    steps = range(1, _STEPS)
+    return stays_at(bisect(steps, 1 - ratio, key=lambda step: left(step / _STEPS)) / _STEPS)
 
 
 def _unchangeable(im: InstrumentedModel) -> str:

@@ -20,14 +20,14 @@ from keras import layers
 
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Operation
+from nnslicer_tf.instrument import Ablation, InstrumentedModel, ModelLike, Operation, Zero
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import check_copy, rebuild
-from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
+from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS, WEIGHT
 from nnslicer_tf.pruning import units as unit_parts
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
-from nnslicer_tf.pruning.masks import SLOTS, masked_copy, read_mask, serialized
+from nnslicer_tf.pruning.masks import SLOTS, read_mask, serialized, weight_masks
 from nnslicer_tf.pruning.units import gate_reads, has_heads, is_removable
 
 Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep along it
@@ -54,26 +54,14 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
     return compact(im.like(mask_units(im, keep)))
 
 
-def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
-    """Return a copy in which units or filters are always zero; arguments as in `remove_units`."""
-    im = maskable(model)
-    masks, factors = unit_masks(im, keep)
-    copy = masked_copy(im, masks)
-    twins = dict(zip(map(id, im.functional.weights), copy.weights, strict=True))
-    for variable, factor in factors:
-        twin = twins[id(variable)]
-        twin.assign(keras.ops.convert_to_numpy(twin) * factor)
-    return copy
+def mask_units(
+    model: ModelLike, keep: Mapping[str, np.ndarray], into: keras.Model | None = None
+) -> keras.Model:
+    """Return a copy in which units or filters are always zero; arguments as in `remove_units`.
 
-
-def unit_masks(
-    im: InstrumentedModel, keep: Mapping[str, np.ndarray]
-) -> tuple[dict[str, np.ndarray], list[tuple[keras.Variable, np.ndarray]]]:
-    """Return the masks of kernels by which units are always zero, and factors of other variables.
-
-    These are the candidates' biases in recurrent layers, and the weights that read heads. Arguments
-    and errors are those of `remove_units`.
+    `into` is a model from an earlier call, whose weights are replaced in place of a new copy.
     """
+    im = maskable(model)
     kernels = {
         o.layer: o.params
         for o in im.operations
@@ -82,6 +70,7 @@ def unit_masks(
     recurrent = {o.layer: o for o in im.operations if is_removable(o)}
     heads = {o.layer: o.keras_layer for o in im.operations if has_heads(o)}
     masks: dict[str, np.ndarray] = {}
+    # Of other variables: candidates' biases in recurrent layers, and the weights that read heads.
     factors: list[tuple[keras.Variable, np.ndarray]] = []
     for name, values in keep.items():
         mask = np.asarray(values, bool)
@@ -109,7 +98,7 @@ def unit_masks(
         else:
             whole = np.ones(kernels[name].matrix().shape, bool)
             masks[kernels[name].name] = kernels[name].to_kernel(whole & mask)
-    return masks, factors
+    return Ablation(im, Zero(), WEIGHT).model(weight_masks(im, masks, factors), into)
 
 
 def compact(model: ModelLike) -> keras.Model:

@@ -30,12 +30,11 @@ from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import check_copyable
 from nnslicer_tf.instrument.data import column_names
 from nnslicer_tf.pruning.channels import ChannelGraph
-from nnslicer_tf.pruning.class_scores import check_classes
 from nnslicer_tf.pruning.costs import Costs, to_litert
 from nnslicer_tf.pruning.fine_tuning import imitate
 from nnslicer_tf.pruning.groups import channel_groups
 from nnslicer_tf.pruning.quotas import families_of, remaining_groups, unit_scores
-from nnslicer_tf.pruning.rankers import NNSlicerRanker, Ranker, scores, times_weight
+from nnslicer_tf.pruning.rankers import NNSlicerRanker, Ranker, check_classes, scores, times_weight
 from nnslicer_tf.pruning.reconstruction import reconstruct
 from nnslicer_tf.pruning.removal import without_groups
 
@@ -306,10 +305,6 @@ def _check(
             f"classes must be a list of integers, such as [0, 3]. Received: {classes!r}"
         )
     targets = sorted(set(classes))
-    if targets and not 0 <= targets[0] <= targets[-1] < kind.count:
-        raise InvalidArgumentError(
-            f"The model has the classes 0 … {kind.count - 1}. Received: {targets}"
-        )
     if other and im.classes.is_multi_label:
         raise InvalidArgumentError(
             "other=True needs classes that exclude each other; this model has a sigmoid for each. "

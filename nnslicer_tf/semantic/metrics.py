@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import StandardScaler, minmax_scale
 
 from nnslicer_tf._checks import ArrayLike, check_count, check_labels, check_name
 from nnslicer_tf._environment import track
@@ -34,7 +34,7 @@ from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.recurrence import RECURRENCE, consumers_first
 from nnslicer_tf.kinds.kind import MultiplierRule
 from nnslicer_tf.kinds.rescale import multipliers_of
-from nnslicer_tf.semantic.neurons import NeuronLayer, RecurrentLayer, neuron_layers
+from nnslicer_tf.semantic.neurons import NeuronLayer, neuron_layers
 
 Values = dict[str, np.ndarray]
 Layers = Mapping[str, NeuronLayer]
@@ -217,7 +217,7 @@ def _backward_metric(
     metric: str, im: InstrumentedModel, layers: Layers, reference: np.ndarray
 ) -> Callable[[np.ndarray, np.ndarray], Values]:
     """Return the values of a metric that needs gradients or multipliers."""
-    recurrent = [name for name, layer in layers.items() if isinstance(layer, RecurrentLayer)]
+    recurrent = [name for name, layer in layers.items() if layer.parts == "states"]
     of_weights = metric == "taylor_weights"
     if recurrent and of_weights:
         raise UnsupportedLayerError(
@@ -261,9 +261,7 @@ def _mean(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
 def _ensemble(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """Return the mean of both, scaled to [0, 1]; zeros for one whose values are all equal."""
-    spreads = [(scores, np.ptp(scores)) for scores in (mean, variance)]
-    scaled = [(s - s.min()) / spread if spread > 0 else 0.0 * s for s, spread in spreads]
-    return np.mean(scaled, axis=0)
+    return (minmax_scale(mean) + minmax_scale(variance)) / 2
 
 
 def backward_walk(

@@ -16,8 +16,11 @@ from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Operation, instrumented
+from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf.kinds.kind import aligned_mask
+from nnslicer_tf.pruning.channels import routed_channels
+from nnslicer_tf.pruning.removal import mask_units, remove_units
 from nnslicer_tf.pruning.units import has_heads, is_removable
 
 _ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
@@ -27,13 +30,19 @@ _FORMAT = "nnslicer_tf critical neurons 1"
 
 @dataclass(frozen=True, eq=False)
 class NeuronLayer:
-    """The neurons of one layer."""
+    """The neurons of one layer.
+
+    They are units or filters; the "heads" of an attention layer, of which a masked one's weights in
+    the output projection are zero; or the "states" of a recurrent layer, of which a masked one's
+    candidate is 0, and so is its state.
+    """
 
     name: str  # the layer's
     units: int  # number of neurons
     sum: str  # name of its weighted sum's operation
     value: str  # name of the operation whose values, `(…, units)`, are the neurons' values
     chain: tuple[Operation, ...]  # the operations from the weighted sum to the value
+    parts: str = "units"  # what the neurons are: "units", "heads" or "states"
 
     @property
     def mask(self) -> str | None:
@@ -42,56 +51,31 @@ class NeuronLayer:
 
     def of_data(self, values: np.ndarray, masks: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return values of `sum` or `value` as `(samples, …, units)`, with zeros at padding."""
-        if self.mask is None:
-            return values
-        return np.where(aligned_mask(masks[self.mask] > 0, values.ndim), values, 0)
+        if self.mask is not None:
+            values = np.where(aligned_mask(masks[self.mask] > 0, values.ndim), values, 0)
+        if self.parts == "heads":  # (samples, positions, features, heads)
+            features = self.chain[0].keras_layer.value_dim
+            values = np.moveaxis(values.reshape(len(values), -1, self.units, features), -2, -1)
+        return values
 
     @cached_property
     def parameters(self) -> tuple[tuple[Any, int], ...]:
         """Trained variables with the axis along which they belong to the neurons."""
-        pairs = []
+        pairs, layer = [], self.chain[0].keras_layer
         for operation in self.chain:
-            if operation.kind == "weighted_sum":
+            if self.parts == "heads":
+                for dense in (layer.query_dense, layer.key_dense, layer.value_dense):
+                    pairs += [(dense.kernel, 1), (dense.bias, 0)]
+            elif self.parts == "states":  # in the columns of all gates
+                cell = layer.cell
+                pairs += [(cell.kernel, -1), (cell.recurrent_kernel, -1), (cell.bias, -1)]
+            elif operation.kind == "weighted_sum":
                 kernel = operation.params
-                is_second_last = kernel.axes in (OUTPUTS_INPUTS, DEPTHWISE)
-                pairs.append((kernel.variable(), len(kernel.shape) - 1 - is_second_last))
-                pairs.append((kernel.bias(), 0))
+                axis = -2 if kernel.axes in (OUTPUTS_INPUTS, DEPTHWISE) else -1
+                pairs += [(kernel.variable(), axis), (kernel.bias(), 0)]
             elif operation.kind == "scale":
                 pairs += [(operation.keras_layer.gamma, 0), (operation.keras_layer.beta, 0)]
         return tuple((variable, axis) for variable, axis in pairs if variable is not None)
-
-
-class HeadLayer(NeuronLayer):
-    """The heads of an attention layer; a masked one's weights in the output projection are zero."""
-
-    def of_data(self, values: np.ndarray, masks: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return values as `(samples, positions, features, heads)`, with zeros at padding."""
-        values = super().of_data(values, masks)
-        by_head = values.reshape(len(values), -1, self.units, self._features)
-        return np.moveaxis(by_head, -2, -1)
-
-    @cached_property
-    def parameters(self) -> tuple[tuple[Any, int], ...]:
-        """The kernels and biases of the heads' queries, keys and values."""
-        layer = self.chain[0].keras_layer
-        projections = (layer.query_dense, layer.key_dense, layer.value_dense)
-        pairs = [pair for p in projections for pair in ((p.kernel, 1), (p.bias, 0))]
-        return tuple((variable, axis) for variable, axis in pairs if variable is not None)
-
-    @property
-    def _features(self) -> int:
-        return self.chain[0].keras_layer.value_dim
-
-
-class RecurrentLayer(NeuronLayer):
-    """The units of a recurrent layer; a masked one's candidate is 0, and so is its state."""
-
-    @cached_property
-    def parameters(self) -> tuple[tuple[Any, int], ...]:
-        """The columns of all gates, and their biases."""
-        cell = self.chain[0].keras_layer.cell
-        biases = () if cell.bias is None else ((cell.bias, len(cell.bias.shape) - 1),)
-        return (cell.kernel, 1), (cell.recurrent_kernel, 1), *biases
 
 
 class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
@@ -233,13 +217,11 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
             continue
         of_heads = has_heads(operation) and hasattr(layer, "num_heads")
         if operation.kind == "weighted_sum" and operation.name == name and of_heads:
-            heads = layer.num_heads
-            layers[name] = HeadLayer(name, heads, f"{name}/value", f"{name}/context", (operation,))
+            ends = f"{name}/value", f"{name}/context"
+            layers[name] = NeuronLayer(name, layer.num_heads, *ends, (operation,), "heads")
         elif is_removable(operation) and params.operation.name == _STATE:
             if name not in final_layers and _is_zero(layer.activation(keras.ops.zeros((1, 1)))):
-                own = operation.name
-                units = operation.shape[-1]
-                layers[name] = RecurrentLayer(name, units, own, own, (operation,))
+                layers[name] = _neuron_layer((operation,), "states")
         elif operation.kind == "weighted_sum" and not operation.name.endswith(":depthwise"):
             inner = isinstance(layer, _ATTENTION) and operation.name != name  # queries, keys, …
             if inner or params.groups != 1 or params.axes == DEPTHWISE:
@@ -248,7 +230,7 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
             readers = [reader.kind for reader in im.graph.consumers[chain[-1].name]]
             offset = "elementwise" in readers or "scale" in readers  # does not map zero to zero
             if final.isdisjoint(o.name for o in chain) and not offset:
-                layers[name] = _neuron_layer(operation, chain)
+                layers[name] = _neuron_layer(chain)
     if not layers:
         raise UnsupportedLayerError(
             f"Model '{im.model.name}' has no layer with neurons to choose from: no hidden dense "
@@ -256,7 +238,7 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
             "are called several times or followed by a function that is not 0 at 0, grouped "
             "convolutions, gates and wrapped recurrent layers are not considered."
         )
-    return layers | ({output.layer: _neuron_layer(output, (output,))} if classes else {})
+    return layers | ({output.layer: _neuron_layer((output,))} if classes else {})
 
 
 def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, NeuronLayer]) -> None:
@@ -270,9 +252,53 @@ def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, Neur
             )
 
 
-def _neuron_layer(operation: Operation, chain: tuple[Operation, ...]) -> NeuronLayer:
-    units = operation.shape[-1]
-    return NeuronLayer(operation.layer, units, operation.name, chain[-1].name, chain)
+def masked(
+    model: ModelLike, critical: Mapping[str, np.ndarray], into: keras.Model | None = None
+) -> keras.Model:
+    """Return a copy of a model with all but the critical neurons masked (section 4.1).
+
+    Masking a neuron sets its parameters, and thus its value, to zero.
+
+    Args:
+        model: A Keras model; it is not changed.
+        critical: Layer → bool array `(units,)`; layers that are not named are unchanged.
+        into: A model from an earlier call, whose weights are replaced in place of a new copy.
+
+    Raises:
+        InvalidArgumentError: if the masks do not match the model's layers.
+        UnsupportedLayerError: if the model cannot be copied.
+    """
+    im = maskable(model)
+    check_critical(critical, neuron_layers(im))
+    return mask_units(im, critical, into)
+
+
+def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.Model:
+    """Return a smaller model with only the critical neurons (section 4.1).
+
+    The others are removed with their normalisation and the weights that read them; the outputs are
+    those of the model with these neurons masked. Masked neurons that cannot be
+    removed, such as those that are added to critical ones, remain as zeros.
+
+    Arguments are those of `masked`.
+
+    Raises:
+        InvalidArgumentError: if the masks do not match the model's layers, or leave a layer without
+            neurons.
+    """
+    im = maskable(model)
+    check_critical(critical, neuron_layers(im))
+    for name, mask in critical.items():
+        if not mask.any():
+            raise InvalidArgumentError(
+                f"Layer '{name}' would have no neurons left. Keep at least one."
+            )
+    return remove_units(im, critical)
+
+
+def _neuron_layer(chain: tuple[Operation, ...], parts: str = "units") -> NeuronLayer:
+    first, last = chain[0], chain[-1]
+    return NeuronLayer(first.layer, first.shape[-1], first.name, last.name, chain, parts)
 
 
 def _chain(operation: Operation, im: InstrumentedModel, repeated: set[str]) -> tuple:
@@ -293,10 +319,7 @@ def _chain(operation: Operation, im: InstrumentedModel, repeated: set[str]) -> t
                 keeps = one_to_one and reader.layer not in repeated
             elif reader.kind == "routing" and reader.shape[-1:] == shape[-1:]:
                 # Every value of an output channel is of the same input channel, or padding.
-                numbers = np.arange(1, shape[-1] + 1, dtype=np.float32)
-                x = keras.ops.convert_to_tensor(np.broadcast_to(numbers, (1, *shape)))
-                y = keras.ops.convert_to_numpy(reader.compute(x))
-                keeps = bool(((y == 0) | (y == numbers)).all())
+                keeps = np.array_equal(*routed_channels(reader))
         if not keeps:
             break
         chain.append(reader)

@@ -110,6 +110,7 @@ def train_neurons(
     batch_size: int = 64,
     rng: int | np.random.Generator = 0,
     progress: bool = False,
+    allowed: Mapping[int, np.ndarray] | None = None,
 ) -> keras.Model:
     """Return a copy of a classifier in which only chosen neurons were trained.
 
@@ -125,6 +126,7 @@ def train_neurons(
         batch_size: Samples in a step.
         rng: Order of the samples, and dropout.
         progress: Show a progress bar.
+        allowed: Id of a variable → bools of its shape, the only values of it that may change.
 
     Raises:
         InvalidArgumentError: if masks or labels do not fit the model, or nothing is chosen.
@@ -133,21 +135,6 @@ def train_neurons(
     """
     im = maskable(model)
     masks = parameter_masks(im, neurons)
-    return train_parameters(im, masks, x, y, optimizer, epochs, batch_size, rng, progress)
-
-
-def train_parameters(
-    im: InstrumentedModel,
-    masks: Mapping[int, np.ndarray],
-    x: DataLike,
-    y: ArrayLike,
-    optimizer: keras.optimizers.Optimizer | None,
-    epochs: int,
-    batch_size: int,
-    rng: int | np.random.Generator,
-    progress: bool,
-) -> keras.Model:
-    """Train as `train_neurons` does, given the `parameter_masks` of a maskable model."""
     check_classifier(im, one_output=True)
     x, y = labelled(im, x, y, batch_size)
     generator = as_generator(rng)
@@ -164,7 +151,7 @@ def train_parameters(
         if variable.path.endswith("seed_generator_state"):
             variable.assign(generator.integers(1 << 32, size=variable.shape, dtype=np.uint32))
     by_variable = {
-        id(mine): masks[id(theirs)]
+        id(mine): masks[id(theirs)] & (allowed or {}).get(id(theirs), True)
         for theirs, mine in zip(original.weights, learner.weights, strict=True)
         if id(theirs) in masks
     }
@@ -199,7 +186,8 @@ def parameter_masks(im: InstrumentedModel, neurons: NeuronMasks) -> dict[int, np
             shape = tuple(variable.shape)
             # A recurrent unit has several gates.
             repeated = np.tile(mask, shape[axis] // len(mask))
-            broadcast = [-1 if i == axis else 1 for i in range(len(shape))]
+            broadcast = [1] * len(shape)
+            broadcast[axis] = -1
             masks[id(variable)] = np.broadcast_to(repeated.reshape(broadcast), shape)
     if not any(mask.any() for mask in masks.values()):
         raise InvalidArgumentError("No neuron is selected: there is nothing to train.")

@@ -28,17 +28,14 @@ def test_outputs_are_no_suspects(im, pairs, method):
 @pytest.mark.parametrize("contrast", [False, True])
 def test_gradients_by_finite_differences(im, pairs, runs, contrast):
     """A neuron adds the slope of the lead when its value is moved to the reference's."""
-    means = {
-        label: {"hidden": im.capture(runs.passing.x[rows], of=["hidden"])["hidden"].mean(axis=0)}
-        for label, rows in runs.passing.by_class()
-    }
-    found = gradient(im, runs, references=means if contrast else None)
+    usual = im.capture(runs.passing.x, of=["hidden"])["hidden"].mean(axis=0)
+    found = gradient(im, runs, reference={"hidden": usual} if contrast else None)
     if not contrast:
         named = suspicious(im, *pairs, "gradient", progress=False)
         np.testing.assert_array_equal(named.neurons["hidden"], np.abs(found.neurons["hidden"]))
     graph, total = im.graph, np.zeros(im["hidden"].shape)
     for x, right, wrong in zip(*vars(runs.failing).values(), strict=True):
-        reference = means[right]["hidden"] if contrast else np.zeros(len(total))
+        reference = usual if contrast else np.zeros(len(total))
 
         def lead(share, unit, x=x, right=right, wrong=wrong, reference=reference):
             def change(name, value):

@@ -62,7 +62,7 @@ def test_values_are_compared_where_labels_agree(build, kind):
     other = noisy(model, 0.001) if kind == "copy" else dflare.compress(model, "int8", x)
     found = compare_layers(im, other, x, by="values", progress=False)
     assert len(found.x) == 10 and sum(found.causes.values()) == pytest.approx(1, abs=0.02)
-    assert found.mended([found._held.names])[0] == pytest.approx(1, abs=1e-6)
+    assert found.mended([found._names])[0] == pytest.approx(1, abs=1e-6)
     assert np.isfinite(found.to_frame("channel")["cause"]).all()
     with pytest.raises(InvalidArgumentError, match="compute the same"):
         compare_layers(im, noisy(model, 0.0), x, progress=False)

@@ -331,7 +331,7 @@ def test_wrong_models_and_seeds(ims, digits):
     )
     with pytest.raises(InvalidArgumentError, match="is not a classifier"):
         generate([one, one], x)
-    with pytest.raises(InputShapeError, match="Seed 1 has values outside"):
+    with pytest.raises(InputShapeError, match="Sample 1 of the data ranges from"):
         generate(ims, x * np.array([1, 2, 1], np.float32).reshape(3, 1, 1, 1))
     with pytest.raises(InputShapeError, match="no seeds"):
         generate(ims, x[:0])
@@ -341,7 +341,7 @@ def test_wrong_models_and_seeds(ims, digits):
         generate([identity_model(5), identity_model(5)], np.zeros((2, 5)), "blackout")
     with pytest.raises(InputShapeError, match="must return inputs of shape"):
         generate(ims, x, lambda changed, seeds: changed[..., 0], progress=False)
-    with pytest.raises(InvalidArgumentError, match=r"coverage\[1\] does not belong to models\[1\]"):
+    with pytest.raises(InvalidArgumentError, match=r"coverage\[1\] is not .* of models\[1\]"):
         generate(ims, x, coverage=[NeuronCoverage(ims[0]), NeuronCoverage(ims[0])])
 
 

@@ -13,7 +13,7 @@ from keras import layers
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection import attacks
 from nnslicer_tf.detection.attacks import AttackSpec, generate, generation
-from nnslicer_tf.detection.attacks.generation import logits_model
+from nnslicer_tf.detection.attacks.generation import logits_function
 from nnslicer_tf.errors import (
     CorruptFileError,
     InputShapeError,
@@ -350,36 +350,37 @@ def test_logits_are_what_the_softmax_was_taken_of(build):
     model = build()
     x = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
     probabilities = model(x).numpy()
-    logits = logits_model(model)(x).numpy()
+    logits = logits_function(model)(x).numpy()
     assert not np.allclose(logits.sum(axis=1), 1)
     np.testing.assert_allclose(keras.ops.softmax(logits), probabilities, atol=1e-6)
     assert np.array_equal(model(x).numpy(), probabilities)
 
 
-def test_a_model_with_logits_is_taken_as_it_is(model):
-    assert logits_model(model) is model
+def test_logits_at_the_end_are_taken_as_they_are(model):
+    x = np.random.default_rng(0).uniform(size=(3, *model.input_shape[1:])).astype(np.float32)
+    np.testing.assert_allclose(logits_function(model)(x), model(x), rtol=1e-5, atol=1e-6)
 
 
 def test_logits_before_a_log_softmax_and_two_for_one_sigmoid():
     x = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
     model = keras.Sequential([keras.Input((6,)), layers.Dense(4, activation="log_softmax")])
-    logits = logits_model(model)(x).numpy()
+    logits = logits_function(model)(x).numpy()
     expected = np.exp(model(x).numpy())
     np.testing.assert_allclose(keras.ops.softmax(logits), expected, atol=1e-6)
     model = keras.Sequential([keras.Input((6,)), layers.Dense(1, activation="sigmoid")])
-    logits = logits_model(model)(x).numpy()
+    logits = logits_function(model)(x).numpy()
     expected = model(x).numpy()
     np.testing.assert_allclose(keras.ops.softmax(logits)[:, 1:], expected, atol=1e-6)
 
 
 def test_several_sigmoids_are_refused():
     model = keras.Sequential([keras.Input((6,)), layers.Dense(4, activation="sigmoid")])
-    with pytest.raises(InvalidArgumentError, match="4 sigmoids"):
-        logits_model(model)
+    with pytest.raises(InvalidArgumentError, match="each of 4 labels"):
+        logits_function(model)
 
 
 def test_models_with_two_outputs_are_refused():
     inputs = keras.Input((6,))
     model = keras.Model(inputs, [layers.Dense(4)(inputs), layers.Dense(4)(inputs)])
     with pytest.raises(InvalidArgumentError, match="has 2"):
-        logits_model(model)
+        logits_function(model)

@@ -5,7 +5,7 @@ part in: as a member of their slices, or, with the prefix `deepfault_`, by being
 Eniser et al., FASE 2019). `register` adds all to `debugging.METHODS`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,7 @@ import numpy as np
 
 from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.debugging import METHODS, Runs, SuspicionScores
-from nnslicer_tf.debugging.evidence import gradient
-from nnslicer_tf.debugging.runs import ClassifiedSamples
+from nnslicer_tf.debugging.evidence import ClassifiedSamples, gradient
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Synapses
 from nnslicer_tf.slicing import Profile, Slicer
@@ -44,6 +43,12 @@ def slicer_of(
     return Slicer(im, profile, theta, contribution=contribution, progress=progress)
 
 
+def _by_class(samples: ClassifiedSamples) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each right class with the indices of its samples."""
+    for label in np.unique(samples.right):
+        yield int(label), np.flatnonzero(samples.right == label)
+
+
 # --- slices --------------------------------------------------------------------------------
 
 
@@ -54,8 +59,8 @@ def contrast(
 
     Here and below, the options are those of the slicer: `theta` and `contribution`.
     """
-    passing = dict(runs.passing.by_class())
-    shared = [(label, rows) for label, rows in runs.failing.by_class() if label in passing]
+    passing = dict(_by_class(runs.passing))
+    shared = [(label, rows) for label, rows in _by_class(runs.failing) if label in passing]
     if not shared:
         raise InvalidArgumentError(_NO_CLASS)
     slicer, total = slicer_of(im, runs, progress, **options), sum(len(rows) for _, rows in shared)
@@ -89,7 +94,7 @@ def wrong_minus_right(
     signs = np.sign(changes) if slicer.contribution == "count" else 0 * changes + of_scores
     rose = signs[np.arange(len(samples)), samples.predicted] / len(samples)
     neurons, synapses = _weighted(slicer, samples.x, "predicted", rose)
-    for label, rows in samples.by_class():
+    for label, rows in _by_class(samples):
         fell = -signs[rows, label] / len(samples)
         parts = _weighted(slicer, samples.x[rows], [im.classes.neuron(label)[0]], fell)
         for sums, part in zip((neurons, synapses), parts, strict=True):
@@ -124,14 +129,24 @@ def gradient_contrast(im: InstrumentedModel, runs: Runs, progress: bool = False)
     To first order, the part of the wrong logit's lead that is due to the neuron's deviation.
     """
     means = _class_means(im, runs.passing)
-    if not any(label in means for label, _ in runs.failing.by_class()):
+    shared = [(label, rows) for label, rows in _by_class(runs.failing) if label in means]
+    if not shared:
         raise InvalidArgumentError(_NO_CLASS)
-    return gradient(im, runs, progress, means)
+    total = sum(len(rows) for _, rows in shared)
+    neurons: Arrays = {}
+    synapses: Arrays = {}
+    for label, rows in shared:
+        part = Runs(runs.failing.part(rows), runs.passing)
+        found = gradient(im, part, progress, means[label])
+        for sums, values in ((neurons, found.neurons), (synapses, found.synapses)):
+            for name, array in values.items():
+                sums[name] = sums.get(name, 0) + array * (len(rows) / total)
+    return SuspicionScores(neurons, synapses, add_up=True)
 
 
 def _class_means(im: InstrumentedModel, samples: ClassifiedSamples) -> dict[int, Arrays]:
     means = {}
-    for label, rows in samples.by_class():
+    for label, rows in _by_class(samples):
         sums: Arrays = {}
         for batch in im.capture_batches(samples.x[rows], _BATCH):
             for name, values in batch.items():
@@ -155,7 +170,7 @@ def patching(im: InstrumentedModel, runs: Runs, _: bool = False) -> SuspicionSco
     sums = [o.name for o in im.operations if isinstance(o.params, Synapses)]
     of = [name for name in sums if name != im.logit_operation]
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
-    for label, chosen in samples.by_class():
+    for label, chosen in _by_class(samples):
         ablation = Ablation(im, Mean(means[label]), "channel", of=of)
         x, right = ablation.rows(samples.x[chosen]), samples.right[chosen]
         whole = np.ones(ablation.units, np.float32)

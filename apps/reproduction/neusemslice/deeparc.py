@@ -17,7 +17,7 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, Operation, instrumented
 from nnslicer_tf.instrument.copies import rebuild
-from nnslicer_tf.semantic.neurons import HeadLayer, RecurrentLayer, neuron_layers
+from nnslicer_tf.semantic.neurons import neuron_layers
 
 
 def remove_layers(model: ModelLike, layers: Iterable[str], x: DataLike) -> keras.Model:
@@ -36,8 +36,7 @@ def remove_layers(model: ModelLike, layers: Iterable[str], x: DataLike) -> keras
             convolution whose strides alone change its positions.
     """
     im = instrumented(model, x)
-    excluded = (HeadLayer, RecurrentLayer)
-    hidden = {k: v for k, v in neuron_layers(im).items() if not isinstance(v, excluded)}
+    hidden = {k: v for k, v in neuron_layers(im).items() if v.parts == "units"}
     replacements: dict[str, keras.layers.Layer] = {}
     weights: dict[str, list[np.ndarray]] = {}
     for name in layers:

@@ -13,11 +13,11 @@ from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.units import gate_reads, is_removable
-from nnslicer_tf.semantic.neurons import HeadLayer, RecurrentLayer, check_critical, neuron_layers
+from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 from nnslicer_tf.semantic.selective_training import (
     free_neurons,
     parameter_masks,
-    train_parameters,
+    train_neurons,
 )
 
 
@@ -34,8 +34,9 @@ def develop_sealed(
 ) -> keras.Model:
     """Return what `semantic.develop` does, with critical neurons' outgoing weights frozen."""
     im = maskable(model)
-    masks = sealed_masks(im, free_neurons(im, critical, learned), critical)
-    return train_parameters(im, masks, x, y, None, epochs, batch_size, rng, False)
+    free = free_neurons(im, critical, learned)
+    options = {"epochs": epochs, "batch_size": batch_size, "rng": rng}
+    return train_neurons(im, free, x, y, allowed=sealed_masks(im, free, critical), **options)
 
 
 def sealed_masks(
@@ -50,10 +51,10 @@ def sealed_masks(
     frozen: dict[str, np.ndarray] = {}  # operation's name → bool (channels,)
     for name, mask in sealed.items():
         layer, units = layers[name], np.asarray(mask, bool)
-        if isinstance(layer, RecurrentLayer):
+        if layer.parts == "states":
             members = (o for o in im.operations if o.layer == name and o.kind == RECURRENCE)
             frozen |= {operation.name: units for operation in members}
-        elif isinstance(layer, HeadLayer):
+        elif layer.parts == "heads":
             features = layer.chain[0].keras_layer.value_dim
             frozen[layer.chain[0].inputs[0]] = np.repeat(units, features)
         else:

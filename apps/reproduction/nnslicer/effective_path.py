@@ -27,7 +27,7 @@ from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.pruning import ClassRanker
-from nnslicer_tf.pruning.class_scores import Scores
+from nnslicer_tf.pruning.rankers import Scores
 from reproduction.nnslicer import path_kernels
 
 _BATCH = 128

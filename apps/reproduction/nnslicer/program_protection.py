@@ -21,7 +21,7 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf._training import train_epoch
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
-from nnslicer_tf.pruning.class_scores import subset_figures
+from nnslicer_tf.pruning.rankers import subset_figures
 from reproduction.nnslicer.program import PROGRAM
 from reproduction.nnslicer.protection import plot
 from reproduction.nnslicer.settings import ProgramProtectionSettings

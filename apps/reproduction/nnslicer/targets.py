@@ -17,7 +17,7 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import ClassRanker, NNSlicerRanker
-from nnslicer_tf.pruning.class_scores import Scores, subset_figures
+from nnslicer_tf.pruning.rankers import Scores, subset_figures
 from nnslicer_tf.slicing import Profile
 from reproduction.nnslicer.class_profiles import ClassProfiles
 from reproduction.nnslicer.effective_path import EffectivePathRanker

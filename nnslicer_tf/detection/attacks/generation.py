@@ -7,9 +7,10 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -27,6 +28,7 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, Unsupporte
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.instrument.outputs import check_exclusive
 from nnslicer_tf.instrument.plausibility import check_logits
 
 _TENSORFLOW_ONLY = ("foolbox.attacks:SpatialAttack",)
@@ -102,7 +104,7 @@ def generate(
             "KERAS_BACKEND=tensorflow."
         )
     x = _checked(model, x)
-    network = _Network(logits_model(model, x.shape[1:]), normalise)
+    network = _Network(logits_function(model, x.shape[1:]), normalise)
     logits = network.logits(x[:batch_size])
     check_logits(logits)
     # eagerpy 0.30 mixes dtypes with a function that NumPy 2 removed: use int64 throughout.
@@ -143,12 +145,14 @@ def generate(
     return AdversarialExamples(attack, attacked, success, predicted)
 
 
-def logits_model(model: keras.Model, input_shape: tuple[int, ...] | None = None) -> keras.Model:
-    """Return `model` without its final softmax, log-softmax or sigmoid; itself if it has none.
+def logits_function(
+    model: keras.Model, input_shape: tuple[int, ...] | None = None
+) -> Callable[[Any], Any]:
+    """Return a function from inputs to logits, the values before a softmax, log-softmax or sigmoid.
 
-    The new model shares all weights. One sigmoid with logit z becomes the logits 0 and z. Models
-    that cannot be instrumented are returned unchanged; several outputs or sigmoids raise
-    InvalidArgumentError. `input_shape` is needed if the model does not specify it.
+    One sigmoid with logit z has the logits 0 and z. Models that cannot be instrumented are called
+    as they are; several outputs or sigmoids raise InvalidArgumentError. `input_shape` is needed if
+    the model does not specify it.
     """
     if len(getattr(model, "outputs", None) or ["one"]) != 1:
         raise InvalidArgumentError(
@@ -157,26 +161,17 @@ def logits_model(model: keras.Model, input_shape: tuple[int, ...] | None = None)
     try:
         im = InstrumentedModel(model, input_shape)
     except (UnsupportedLayerError, InputShapeError):
-        return model
-    if im.classes.is_multi_label:
-        raise InvalidArgumentError(
-            f"Attacks need classes that exclude each other: '{model.name}' ends in "
-            f"{im.classes.count} sigmoids. Pass a model that ends in logits or in a softmax."
-        )
-    if im.logit_operation in im.output_operations:
-        return model
-    name, inputs = (
-        im.logit_operation,
-        keras.Input(im.input_shape, dtype=im.functional.inputs[0].dtype),
-    )
-    head = keras.layers.Lambda(lambda x: im.compute(x, [name])[name])
-    head.network = im.model  # so that the new model has its weights
-    logits = head(inputs)
-    if im.classes.is_binary:
-        logits = keras.ops.concatenate([keras.ops.zeros_like(logits), logits], axis=-1)
-    elif logits.shape[1:] != model.outputs[0].shape[1:]:
-        logits = keras.ops.reshape(logits, (-1, *model.outputs[0].shape[1:]))
-    return keras.Model(inputs, logits, name=model.name)
+        return partial(model, training=False)
+    name, kind = im.logit_operation, im.classes
+    check_exclusive(im)
+
+    def logits(x: Any) -> Any:
+        values = im.compute(x, [name])[name]
+        if kind.is_binary and kind.final:
+            return keras.ops.concatenate([keras.ops.zeros_like(values), values], axis=-1)
+        return keras.ops.reshape(values, (-1, *im[im.output_operations[0]].shape))
+
+    return logits
 
 
 def _checked(model: keras.Model, x: Any) -> np.ndarray:
@@ -208,14 +203,14 @@ def _checked(model: keras.Model, x: Any) -> np.ndarray:
 class _Network:
     """The attacked model as Foolbox models, with its normalisation in front."""
 
-    def __init__(self, model: keras.Model, normalise: Normalisation | None):
+    def __init__(self, function: Callable[[Any], Any], normalise: Normalisation | None):
         # Values in [0, 1] are raw values / maximum.
         mean = 0.0 if normalise is None else normalise.mean / normalise.maximum
         std = 1.0 if normalise is None else normalise.std / normalise.maximum
         mean, std = (keras.ops.convert_to_tensor(v, "float32") for v in (mean, std))
 
         def logits(inputs: Any) -> Any:
-            return model((inputs - mean) / std, training=False)
+            return function((inputs - mean) / std)
 
         self._logits = compiled_function(logits)
 

@@ -70,8 +70,8 @@ def test_the_gradient_is_weighted_by_the_deviation_from_the_class(im, pairs, run
     found = suspicious(im, *pairs, "gradient_contrast", progress=False)
     weights = keras.ops.convert_to_numpy(im.model.get_layer("logits").kernel)
     means = {
-        label: im.capture(runs.passing.x[rows], of=["hidden"])["hidden"].mean(axis=0)
-        for label, rows in runs.passing.by_class()
+        label: im.capture(runs.passing.x[runs.passing.right == label])["hidden"].mean(axis=0)
+        for label in np.unique(runs.passing.right)
     }
     values = im.capture(runs.failing.x, of=["hidden"])["hidden"]
     slopes = (weights[:, runs.failing.predicted] - weights[:, runs.failing.right]).T
