@@ -6,7 +6,9 @@ is refused, with the layer and the remedy.
 """
 
 import inspect
+import tomllib
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any
 
 import keras
@@ -18,61 +20,7 @@ REMEDY = (
     "Load the file with the version that wrote it (Keras 2: pip install tf-keras), build the model "
     "with layers of this version, and copy the weights with set_weights."
 )
-_CLASSES = {
-    "Convolution1D": "Conv1D",
-    "Convolution2D": "Conv2D",
-    "Convolution3D": "Conv3D",
-    "AtrousConvolution2D": "Conv2D",
-    "ThresholdedReLU": "ReLU",
-    "SyncBatchNormalization": "BatchNormalization",
-}
-_KERAS_1_NAMES = {
-    "output_dim": "units",
-    "nb_filter": "filters",
-    "filter_length": "kernel_size",
-    "subsample": "strides",
-    "subsample_length": "strides",
-    "stride": "strides",
-    "border_mode": "padding",
-    "dim_ordering": "data_format",
-    "bias": "use_bias",
-    "p": "rate",
-    "atrous_rate": "dilation_rate",
-    "pool_length": "pool_size",
-}
-_KERAS_1_VALUES = {"tf": "channels_last", "th": "channels_first"}
-# Options that Keras 3 does not have and that change no prediction
-_UNUSED = {
-    *("trainable", "implementation", "input_length", "rng_type", "force_generator", "input_spec"),
-    *("virtual_batch_size", "fused", "renorm_clipping", "renorm_momentum", "batch_input_shape"),
-    *("function_type", "module", "output_shape_type", "output_shape_module"),
-    *("query_shape", "key_shape", "value_shape", "vocabulary_size", "has_input_vocabulary"),
-    *("init", "inner_init", "gamma_init", "beta_init", "input_dim", "input_dtype", "mode"),
-    *(f"{w}_{k}" for w in ("W", "b", "U", "gamma", "beta") for k in ("regularizer", "constraint")),
-}
-_GONE = ("CuDNNLSTM", "CuDNNGRU", "LocallyConnected1D", "LocallyConnected2D", "Merge")
-# Functions of TensorFlow in functional models → the operation in `keras.src.ops`
-_FUNCTIONS = {
-    **{
-        f"math.{name.lower()}": f"numpy.{name}"
-        for name in ("Add", "Subtract", "Multiply", "Maximum", "Minimum", "Negative")
-    },
-    **{f"math.{name.lower()}": f"numpy.{name}" for name in ("Exp", "Sqrt", "Square", "Tanh")},
-    **{f"math.reduce_{name.lower()}": f"numpy.{name}" for name in ("Mean", "Sum", "Max")},
-    **{f"nn.{name.lower()}": f"nn.{name}" for name in ("Relu", "Sigmoid", "Softmax")},
-    **{name.lower(): f"numpy.{name}" for name in ("Reshape", "Squeeze", "Transpose")},
-    **dict.fromkeys(("math.truediv", "math.divide"), "numpy.TrueDivide"),
-    "__operators__.add": "numpy.Add",
-    "__operators__.getitem": "numpy.GetItem",
-    "concat": "numpy.Concatenate",
-    "expand_dims": "numpy.ExpandDims",
-    "math.abs": "numpy.Absolute",
-    "math.pow": "numpy.Power",
-    "math.sigmoid": "nn.Sigmoid",
-    "nn.tanh": "numpy.Tanh",
-}
-# The arguments with which operations are made, by their names in TensorFlow
-_MADE_WITH = {"axis": "axis", "keepdims": "keepdims", "shape": "newshape", "perm": "axes"}
+_NAMES = tomllib.loads(resources.files(__package__).joinpath("old_configs.toml").read_text("utf-8"))
 
 
 @keras.saving.register_keras_serializable("nnslicer_tf")
@@ -114,11 +62,11 @@ def converted(config: Any) -> Any:
         inner[key] = [converted(o) for o in part] if isinstance(part, list) else converted(part)
         if part is None:
             del inner[key]
-    known = getattr(keras.layers, _CLASSES.get(str(kind), str(kind)), None)
+    known = getattr(keras.layers, _NAMES["classes"].get(str(kind), str(kind)), None)
     is_own = config.get("registered_name") or keras.saving.get_registered_object(kind)
-    if known is None or (is_own and kind not in _CLASSES):
+    if known is None or (is_own and kind not in _NAMES["classes"]):
         module = str(config.get("module", "")).split(".")[0]
-        if module in ("keras", "tf_keras") or kind in _GONE:
+        if module in ("keras", "tf_keras") or kind in _NAMES["gone"]:
             raise UnsupportedLayerError(
                 f"Layer '{inner.get('name')}' is a {kind}, which Keras {keras.__version__} does "
                 f"not have. {REMEDY}"
@@ -178,13 +126,13 @@ def _options(kind: str, known: type, config: dict[str, Any]) -> dict[str, Any]:
         if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
             break
     for old, value in config.items():
-        key = old if old in parameters else _KERAS_1_NAMES.get(old, old)
+        key = old if old in parameters else _NAMES["keras_1_names"].get(old, old)
         if kind == "ThresholdedReLU" and key == "theta":
             key = "threshold"
         if kind == "LeakyReLU" and key == "alpha":
             key = "negative_slope"
         if isinstance(value, str) and key == "data_format":
-            value = _KERAS_1_VALUES.get(value, value)
+            value = _NAMES["keras_1_values"].get(value, value)
         if value == "hard_sigmoid" and key.endswith("activation"):
             value = {
                 "module": "builtins",
@@ -205,7 +153,7 @@ def _options(kind: str, known: type, config: dict[str, Any]) -> dict[str, Any]:
         if key in parameters:
             options.setdefault(key, value)
         elif (
-            key not in _UNUSED
+            key not in _NAMES["unused"]
             and not key.endswith(("_initializer", "_regularizer", "_constraint"))
             and value not in (None, False)
             and (key, value) != ("groups", 1)
@@ -274,15 +222,15 @@ def _with_nodes(parts: list[Any]) -> list[Any]:
 def _function(config: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
     """Return the operation of Keras 3 that computes a function of TensorFlow."""
     name, function = inner["name"], inner["function"]
-    operation = _FUNCTIONS.get(function, "")
+    operation = _NAMES["functions"].get(function, "")
     module, _, kind = operation.partition(".")
     options: dict[str, Any] = {"name": name}
     nodes = []
     for node in config["inbound_nodes"]:
         args = list(node["args"])
         for key, value in node["kwargs"].items():
-            if key in _MADE_WITH:
-                options[_MADE_WITH[key]] = value
+            if key in _NAMES["made_with"]:
+                options[_NAMES["made_with"][key]] = value
             elif key in ("y", "slice_spec"):
                 args.append(value)
             elif key != "name":

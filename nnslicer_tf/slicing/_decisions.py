@@ -20,7 +20,7 @@ from nnslicer_tf.engine.engines import Job, make_engine
 from nnslicer_tf.instrument import Ablation
 from nnslicer_tf.instrument.references import Samples, as_reference, values_of
 from nnslicer_tf.slicing._checkpoint import check_batch
-from nnslicer_tf.slicing._shared_passes import SharedPasses
+from nnslicer_tf.slicing._shared_passes import Member, SharedPasses
 from nnslicer_tf.slicing.answers import BINARY, asked_answers
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.donors import DonorSets, donor_sets
@@ -111,7 +111,7 @@ class Decisions(Job):
         passes = SharedPasses(self.model, len(items))
 
         def run(place: int) -> DecisiveSlices:
-            item, model = items[place], self.model if len(items) == 1 else passes.of(place)
+            item, model = items[place], self.model if len(items) == 1 else Member(passes, place)
             try:
                 trials = self._donors.trials(self.model, item.inputs, item.seed)
                 return self.found(item, trials, model)

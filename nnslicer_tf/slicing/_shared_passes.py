@@ -28,8 +28,8 @@ class _Question:
 
 
 @dataclass(frozen=True)
-class _Member:
-    """What a search takes for its `Ablation`."""
+class Member:
+    """What the search of a number takes for its `Ablation`."""
 
     passes: "SharedPasses"
     place: int
@@ -58,10 +58,6 @@ class SharedPasses:
         self._changed = Condition()
         self._is_stopped = False
         self._alone = BoundedSemaphore(available_cores())
-
-    def of(self, place: int) -> Any:
-        """Return what the search of this number uses in place of the `Ablation`."""
-        return _Member(self, place)
 
     def ask(self, question: _Question) -> Any:
         """Return the values of a question's mask, or its values and slopes."""

@@ -172,18 +172,8 @@ class DecisiveSearch:
             ProfileMismatchError: if the folder is from another run.
             CorruptFileError: if the folder is damaged.
         """
-        required = Requirements(
-            level,
-            min_probability,
-            max_divergence,
-            max_share,
-            tolerance,
-            together,
-            at_least,
-            at_most,
-            minimal,
-            needed,
-        )
+        bounds = min_probability, max_divergence, max_share, tolerance
+        required = Requirements(level, *bounds, together, at_least, at_most, minimal, needed)
         self._check_weights()
         im, generator = self.im, as_generator(rng)
         if others is not None:
