@@ -285,7 +285,8 @@ except nns.errors.InvalidArgumentError as error:
 def test_a_full_disk_is_named_and_the_old_file_stays(tmp_path):
     path = tmp_path / "slice.npz"
     nns.Slice({}, {"dense": np.ones((2, 2), np.int64)}, {}).save(path)
-    command = [sys.executable, "-c", FULL, str(path)]
+    # No bytecode is written, which would be cut short as well, for all processes to come.
+    command = [sys.executable, "-B", "-c", FULL, str(path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"Cannot write to '{path}'" in answer
     assert "too large" in answer

@@ -217,7 +217,8 @@ def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
     code, _, _ = nnslicer("slice", *common, *data, *channels, *of_data)
     found = nns.slicing.DecisiveSlices.load(output)
     assert code == 0 and found.info["reference"] == "samples"
-    assert (found.certificate["scope donors"] == 60).all()
+    tested = found.certificate["scope donors"]  # half of the data at most: a test may stop early
+    assert ((tested >= 10) & (tested <= 60)).all()
     code, _, errors = nnslicer("slice", *common, *data, *channels, "--reference", "zero")
     assert code == 2 and "pass reference=Samples(x)" in errors
     wrong = ("--decisive", "--level", "layer")
