@@ -78,10 +78,8 @@ class Evidence:
 
     def view_margins(self, view: str) -> Any:
         """Return mean margins of "mirror", "shift" or "zoom" views, (N,); above 0 they differ."""
-        check_name("view", view, VIEWS)
         if view not in self._view_margins:
-            scores = (self.scores(images) for images in views(self.x, view))
-            margins = [margin(one, self.predicted) for one in scores]
+            margins = [margin(one.scores(one.x), self.predicted) for one in self.views(view)]
             self._view_margins[view] = sum(margins) / len(margins)
         return self._view_margins[view]
 
