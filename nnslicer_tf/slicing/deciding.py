@@ -192,14 +192,12 @@ class DecisiveSearch:
 
         # One search for a class against others; else for each sample, or for all of them.
         if against is not None:
-            if not required.together or required.at_least is None or answers.is_number:
+            fits = required.together and folder is None and not answers.is_number
+            if required.at_least is None or not fits:
                 raise InvalidArgumentError(
                     "against bounds how often a class's slice claims other samples: pass "
-                    "together=True and at_least, such as 0.95, with samples of one class."
-                )
-            if folder is not None:
-                raise InvalidArgumentError(
-                    "against is one search, which cannot resume: omit folder, and save the result."
+                    "together=True and at_least, such as 0.95, with samples of one class, and omit "
+                    "folder, as it is one search."
                 )
             strangers = im.check(against)
             of_others = job.values(strangers)

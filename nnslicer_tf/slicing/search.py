@@ -244,8 +244,7 @@ class Search:
 
         if not is_single and size < units:  # a class's next round is a small step
             least = max([count for count in counts if count < size], default=0)
-            keeps = lambda count: self.keeps(largest_of(count))  # noqa: E731
-            size = smallest_count(least, size, keeps, steps=_BISECTIONS // 2)
+            size = smallest_count(least, size, lambda n: self.keeps(largest_of(n)), steps=2)
         slices: list[np.ndarray] = [np.arange(units)]
         for factor in (*(_TESTED_BEFORE if self.whole else ()), *_TESTED):
             count = max(1, min(int(factor * size), (size + units) // 2))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
 from nnslicer_tf._checks import check_name
@@ -44,7 +45,8 @@ class SmoothSlices(CountWalk):
         kernels: Sequence[str] = (),
         steepness: Any = 1.0,
     ) -> None:
-        plan = slicer.at_theta(0.0).plan(outputs)
+        with tf.init_scope():  # the plan reads weights, also while an attack is traced
+            plan = slicer.at_theta(0.0).plan(outputs)
         if any("float" not in tensor.dtype for tensor in slicer.im.functional.inputs):
             raise InvalidArgumentError(
                 f"Smooth slices are functions of real inputs, but '{slicer.im.model.name}' takes "

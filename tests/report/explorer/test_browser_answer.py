@@ -162,13 +162,14 @@ def test_a_page_of_an_explanation_fits_a_phone(digits, chromium, tmp_path):
     try:
         chromium.get((tmp_path / "why.html").as_uri())
         script = """
-            return [document.documentElement.scrollWidth, [...document.images].map((image) => {
+            const drawn = [...document.querySelectorAll("figure > svg")];
+            return [document.documentElement.scrollWidth, drawn.map((image) => {
               const box = image.getBoundingClientRect();
-              return [image.naturalWidth, box.width, box.left];
+              return [box.width, box.left];
             })];"""
         width, images = chromium.execute_script(script)
     finally:
         chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert width <= 390 and len(images) == 6  # input, two methods, answers, two curves
-    assert {tuple(image) for image in images} == {(680, 340, images[0][2])}
+    assert {tuple(image) for image in images} == {(340, images[0][1])}
     assert chromium.get_log("browser") == []  # nothing is refused
