@@ -89,16 +89,23 @@ class Rows:
     constants: dict[str, Any]  # weighted sum → its value for the reference
     samples: int
     donors: int
+    of_weights: bool = False  # the reference's values are weights, the same for all rows
 
     def times(self, count: int) -> "Rows":
         """Return all rows `count` times over, for as many masks."""
+        return self._each(lambda v: ops.concatenate([v] * count), self.samples * count, self.donors)
 
-        def tiled(part: dict[str, Any]) -> dict[str, Any]:
-            return {n: v if len(v) == 1 else ops.concatenate([v] * count) for n, v in part.items()}
+    def part(self, chosen: np.ndarray) -> "Rows":
+        """Return the rows of some indices, each with its donor as a sample of its own."""
+        return self._each(lambda v: ops.take(v, chosen, axis=0), len(chosen), 1)
 
-        inputs = [ops.concatenate([x] * count) for x in self.inputs]
-        base, constants = tiled(self.base), tiled(self.constants)
-        return Rows(inputs, base, constants, self.samples * count, self.donors)
+    def _each(self, change: Callable[[Any], Any], samples: int, donors: int) -> "Rows":
+        def of(part: dict[str, Any]) -> dict[str, Any]:
+            is_shared = self.of_weights
+            return {n: v if is_shared or len(v) == 1 else change(v) for n, v in part.items()}
+
+        inputs, base, constants = map(change, self.inputs), of(self.base), of(self.constants)
+        return Rows(list(inputs), base, constants, samples, donors, self.of_weights)
 
 
 class Network:

@@ -365,7 +365,7 @@ class Ablation:
                     for part in (base, constants)
                 )
         inputs = [ops.convert_to_tensor(array) for array in arrays_of(x)]
-        return Rows(inputs, base, constants, samples, donors)
+        return Rows(inputs, base, constants, samples, donors, self.network.by_weight)
 
 
 def nearness(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -41,15 +40,7 @@ class Trial:
 
     def part(self, chosen: np.ndarray) -> "Trial":
         """Return the chosen rows."""
-
-        def of(values: Any) -> Any:
-            return values if len(values) == 1 else ops.take(values, chosen, axis=0)
-
-        rows = self.rows
-        tensors = keras.tree.map_structure(of, (rows.inputs, rows.base, rows.constants))
-        inputs, base, constants = tensors
-        fewer = Rows(inputs, base, constants, len(chosen), 1)
-        return Trial(fewer, self.index[chosen], self.counts[chosen])
+        return Trial(self.rows.part(chosen), self.index[chosen], self.counts[chosen])
 
 
 @dataclass(frozen=True)
