@@ -3,7 +3,7 @@
 `InstrumentedModel.classes` is the `OutputClasses` of a model. Nothing here imports Keras.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,24 @@ def runner_up_margin(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
     """Return the share of predicted classes that equal their labels."""
     return float(np.mean(np.asarray(predicted) == np.asarray(labels)))
+
+
+def subset_figures(logits: np.ndarray, y: np.ndarray, targets: Iterable[int]) -> dict[str, float]:
+    """Return a model's accuracies from its logits, by kind of samples.
+
+    They are "all", "targets" (of target classes), "others" (NaN if there are none), and
+    "among_targets" (those of target classes, if only target classes may be predicted).
+    """
+    targets, y = sorted(targets), check_labels(y, len(logits))
+    in_targets = np.isin(y, targets)
+    right = logits.argmax(axis=1) == y
+    among = np.take(targets, logits[:, targets].argmax(axis=1)) == y
+    return {
+        "targets": float(right[in_targets].mean()),
+        "others": float(right[~in_targets].mean()) if not in_targets.all() else float("nan"),
+        "all": float(right.mean()),
+        "among_targets": float(among[in_targets].mean()),
+    }
 
 
 def smallest(values: np.ndarray, count: int) -> np.ndarray:

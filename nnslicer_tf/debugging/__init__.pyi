@@ -1,8 +1,9 @@
 from .comparison import compare_layers
 from .counterparts import counterpart_of
-from .evidence import METHODS, Runs, SuspicionScores
+from .evidence import METHODS, SuspicionScores
 from .localisation import mend, suspicious
 from .recipes import recipe
+from .runs import Runs
 
 __all__ = [
     "METHODS",

@@ -7,13 +7,8 @@ import pandas as pd
 from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf._training import loss_of
-from nnslicer_tf.debugging.evidence import (
-    METHODS,
-    Labelled,
-    Runs,
-    SuspicionScores,
-    channel_scores,
-)
+from nnslicer_tf.debugging.evidence import METHODS, SuspicionScores, channel_scores
+from nnslicer_tf.debugging.runs import Labelled, Runs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.instrument.outputs import check_exclusive, check_synapses
@@ -169,7 +164,7 @@ def mend(
             rng=rng,
             progress=False,
             from_logits=im.classes.are_logits,
-            free={id(kernels[name].variable()): mask for name, mask in masks.items()},
+            free=[(kernels[name].variable(), mask) for name, mask in masks.items()],
         )
         return whole.model
 

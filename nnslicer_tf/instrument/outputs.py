@@ -1,6 +1,6 @@
 """The end of a model: the softmax or sigmoid of an output, and its meaning for classes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 from scipy.optimize import brentq
 
+from nnslicer_tf._checks import as_array, is_int
 from nnslicer_tf._numerics import FINAL_ACTIVATIONS, TASKS, OutputClasses, sigmoid
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.graph import Graph
@@ -228,6 +229,33 @@ def check_classifier(im: Any, *, exclusive: bool = False, one_output: bool = Fal
             f"InstrumentedModel(model).of_output({im.output_names[0]!r})."
         )
     return classes.count
+
+
+def check_classes(im: Any, y: np.ndarray, classes: Iterable[int] | None = None) -> list[int]:
+    """Return the target classes in order, by default all of `y`; reject unknown and unseen ones.
+
+    Numbers have no classes: one target, 0, stands for all of them.
+    """
+    kind = im.classes
+    present = np.unique(kind.truth(y, len(as_array(y))))
+    if kind.is_number:
+        if classes is not None:
+            raise InvalidArgumentError(
+                f"Model '{im.model.name}' predicts numbers, which have no classes: omit `classes`. "
+                f"{kind.remark}"
+            )
+        return [0]
+    targets = present.tolist() if classes is None else sorted(set(classes))
+    if not targets:
+        raise InvalidArgumentError("The set of target classes is empty: name at least one.")
+    for target in targets:
+        if not is_int(target) or not 0 <= target < kind.count:
+            raise InvalidArgumentError(
+                f"The model has no class {target!r}: its classes are 0 … {kind.count - 1}."
+            )
+        if target not in present:
+            raise InvalidArgumentError(f"There are no samples of class {target}.")
+    return [int(target) for target in targets]
 
 
 def check_exclusive(im: Any) -> None:

@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf._checks import as_generator, check_name, check_number, is_int
+from nnslicer_tf._numerics import subset_figures
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_models import check_masks
 from nnslicer_tf.instrument.copies import copy_model
-from nnslicer_tf.instrument.outputs import check_classifier
+from nnslicer_tf.instrument.outputs import check_classes, check_classifier
 from nnslicer_tf.pruning import keep_masks
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from nnslicer_tf.pruning.masks import kernel_layers
-from nnslicer_tf.pruning.rankers import check_classes, subset_figures
 
 _TRAINED = ("all", "hidden", "known")
 
@@ -123,11 +123,12 @@ class Attacker:
             InvalidArgumentError: if there are no samples, or not one label for each.
         """
         im = instrumented(stolen)
-        free = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}
+        free = [(im.kernels[name].variable(), mask) for name, mask in hidden.items()]
         if self.trains == "known":  # hidden synapses are left out
-            for variable in im.model.trainable_variables:
-                known = ~free.get(id(variable), np.zeros(variable.shape, bool))
-                free[id(variable)] = known
+            masks = {id(variable): mask for variable, mask in free}
+            variables = im.model.trainable_variables
+            free = [(v, ~masks.get(id(v), np.zeros(v.shape, bool))) for v in variables]
+            for variable, known in free:
                 variable.assign(np.where(known, keras.ops.convert_to_numpy(variable), 0))
         return fine_tune(
             stolen,
@@ -189,9 +190,8 @@ def simulate_attacks(
 ) -> pd.DataFrame:
     """Return the accuracies that attackers recover from a protected model, a row for each budget.
 
-    The columns are the budget and those of `pruning.rankers.subset_figures`.
-
-    The accuracies are those on the samples `test`, of which `targets` are the protected classes.
+    The accuracies are those on the samples `test`: on "all", on "targets" (of the protected
+    classes), on "others", and "among_targets", where only protected classes may be predicted.
     All `budgets` have the same random numbers. The other arguments are those of `steal`.
 
     Raises:

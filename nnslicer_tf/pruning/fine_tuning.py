@@ -4,7 +4,7 @@ Training with labels follows NNSlicer, sections 6.2.2 and 6.3.2; training with o
 Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2015.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
@@ -36,7 +36,7 @@ def fine_tune(
     rng: int | np.random.Generator = 0,
     progress: bool = True,
     from_logits: bool = True,
-    free: Mapping[int, np.ndarray] | None = None,
+    free: Sequence[tuple[keras.Variable, np.ndarray]] | None = None,
 ) -> keras.Model:
     """Train a model in place with Adam, and return the Keras model; masks stay in effect.
 
@@ -56,8 +56,8 @@ def fine_tune(
         rng: Draws the order of the samples, and dropout.
         progress: Show a progress bar.
         from_logits: Whether the outputs are logits; only of a single output `(samples, classes)`.
-        free: Id of a variable → bool array of its shape, true for what may change; other trained
-            variables are then frozen. By default all change.
+        free: Variables that may change, each with a bool array of its shape, true for the entries
+            that do; all others are frozen. By default all change.
 
     Raises:
         InvalidArgumentError: if there are no samples, not one label for each, or no output for a
@@ -89,7 +89,8 @@ def fine_tune(
     structure = structure_of(functional, "output")
     losses = keras.tree.pack_sequence_as(structure, [loss_of(kind) for kind in kinds])
     optimizer = adam(learning_rate)
-    optimizer = optimizer if free is None else selective_optimizer(optimizer, free)
+    if free is not None:
+        optimizer = selective_optimizer(optimizer, {id(v): mask for v, mask in free})
     compile_loss(model, optimizer, losses)
     draw_dropout_seeds(model, generator)
 

@@ -93,8 +93,11 @@ def mask_units(
         elif name in recurrent:
             masks |= unit_parts.candidate_masks(im, name, mask)
             cell = recurrent[name].keras_layer.cell
-            if cell.bias is not None:
-                factors.append((cell.bias, unit_parts.candidate_bias(cell, mask)))
+            if cell.bias is not None:  # of the candidates, which follow two gates or none
+                of_bias = np.ones(cell.bias.shape, bool)
+                place = 2 * cell.units if hasattr(cell, "recurrent_activation") else 0
+                of_bias[..., place : place + cell.units] &= mask
+                factors.append((cell.bias, of_bias))
         else:
             whole = np.ones(kernels[name].matrix().shape, bool)
             masks[kernels[name].name] = kernels[name].to_kernel(whole & mask)

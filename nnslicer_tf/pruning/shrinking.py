@@ -29,12 +29,13 @@ from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instr
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import check_copyable
 from nnslicer_tf.instrument.data import column_names
+from nnslicer_tf.instrument.outputs import check_classes
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.costs import Costs, to_litert
 from nnslicer_tf.pruning.fine_tuning import imitate
 from nnslicer_tf.pruning.groups import channel_groups
 from nnslicer_tf.pruning.quotas import families_of, remaining_groups, unit_scores
-from nnslicer_tf.pruning.rankers import NNSlicerRanker, Ranker, check_classes, scores, times_weight
+from nnslicer_tf.pruning.rankers import NNSlicerRanker, Ranker, scores, times_weight
 from nnslicer_tf.pruning.reconstruction import reconstruct
 from nnslicer_tf.pruning.removal import without_groups
 

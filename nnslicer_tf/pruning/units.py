@@ -82,14 +82,6 @@ def candidate_masks(im: InstrumentedModel, layer: str, keep: np.ndarray) -> dict
     return masks
 
 
-def candidate_bias(cell: keras.Layer, keep: np.ndarray) -> np.ndarray:
-    """Return a mask of a cell's bias, false for the candidates of units where `keep` is false."""
-    mask = np.ones(cell.bias.shape, bool)
-    place = 2 * cell.units if hasattr(cell, "recurrent_activation") else 0
-    mask[..., place : place + cell.units] &= keep
-    return mask
-
-
 def has_heads(operation: Operation) -> bool:
     """Whether an operation is inside an attention layer whose heads can be removed."""
     layer = operation.keras_layer

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nnslicer_tf.slicing.slicer import Slicer
 
 _STORED = 32  # slices of a file
-_UNITS_OF_PASS = 1 << 24  # of the masks of all samples
+_FLOATS_OF_PASS = 1 << 24  # of the masks, and of the activations, of all samples
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,10 @@ class Item:
     asked: np.ndarray  # other answers, in the order in which the same search is tried for them
     seed: int
 
-    def digest(self) -> str:
-        """Return what identifies the search among those of a folder."""
-        return digest([*self.inputs, self.targets, self.asked, str(self.seed).encode()])
+    @property
+    def arrays(self) -> Sequence[np.ndarray]:
+        """What tells the search from others of a folder."""
+        return (*self.inputs, self.targets, self.asked, np.array(self.seed))
 
 
 class Decisions(Job):
@@ -71,7 +72,6 @@ class Decisions(Job):
         self.answers, self.wanted = asked_answers(slicer.im, outputs)
         target = self.answers.target or {self.answers.operation: "all"}
         self.model = Ablation(slicer.im, self.reference, required.level, target=target)
-        self._rng = np.random.default_rng(0)
         self._donors = DonorSets()
 
     def __getstate__(self) -> tuple:
@@ -101,11 +101,12 @@ class Decisions(Job):
         """How many searches share a pass: those of one sample each, with values of no other."""
         if self.reference.paired or isinstance(self.reference, Samples):
             return 1
-        most = _UNITS_OF_PASS // self.model.units
+        activations = sum(operation.size for operation in self.model.im.operations)
+        most = _FLOATS_OF_PASS // max(self.model.units, activations)
         return next((count for count in (16, 8, 4, 2) if count <= most), 1)
 
     def __call__(
-        self, items: Sequence[Item], done: Callable[[], Any] = lambda: None
+        self, items: Sequence[Item], done: Callable[..., Any] = lambda: None
     ) -> list[DecisiveSlices]:
         """Return the slices of items, which share passes; call `done` after each."""
         passes = SharedPasses(self.model, len(items))
@@ -171,7 +172,7 @@ class Decisions(Job):
         for number, (own, key) in enumerate(zip(files, keys, strict=True)):
             if store is None:
                 break
-            digests[number] = digest(items[i].digest().encode() for i in own)
+            digests[number] = digest(array for i in own for array in items[i].arrays)
             if key in store:
                 with store.open(key) as file:
                     check_batch(number, file.value("digest", str), digests[number])
@@ -182,13 +183,12 @@ class Decisions(Job):
             rest += [(i, items[i : min(i + size, own.stop)]) for i in own[::size]]
 
         # Ray is worth its start for several searches, and if it was asked for.
-        def results(done: Callable[[], Any]) -> Iterator[tuple[int, list[DecisiveSlices]]]:
+        def results(done: Callable[..., Any]) -> Iterator[tuple[int, list[DecisiveSlices]]]:
             if len(rest) > 1 and (slicer.workers or slicer.ray_address is not None):
                 for index, slices in make_engine(slicer.workers, slicer.ray_address).map(
                     self, rest
                 ):
-                    for _ in slices:
-                        done()
+                    done(len(slices))
                     yield index, slices
                 return
             threads = 1 if slicer.workers == 0 or size > 1 else available_cores()

@@ -10,7 +10,6 @@ import numpy as np
 from nnslicer_tf._checks import as_generator, check_count, check_name, check_number
 from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import fixed_models
 from nnslicer_tf.instrument.inputs import arrays_of
@@ -21,7 +20,6 @@ from nnslicer_tf.slicing.answers import Answers
 from nnslicer_tf.slicing.criterion import PREDICTED, Outputs
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.donors import class_trials
-from nnslicer_tf.slicing.profile import Profile
 
 if TYPE_CHECKING:
     from nnslicer_tf.slicing.slicer import Slicer
@@ -71,13 +69,6 @@ class Requirements:
 class DecisiveSearch:
     """The part of `Slicer` that finds decisive slices."""
 
-    im: InstrumentedModel
-    profile: Profile
-    progress: bool
-
-    def _check_weights(self) -> None:
-        raise NotImplementedError
-
     @fixed_models()
     def decisive(
         self,
@@ -114,7 +105,7 @@ class DecisiveSearch:
         for that share of other samples' values, with 95 % confidence: effects are estimated with
         new donors in each round, which show about which size is enough; another set tests sizes
         around it, from large to small up to the first that fails (fixed-sequence testing), each
-        until it is decided. That takes some 200 to 300 passes.
+        until it is decided. That takes some 200 to 300 passes for a background of 200.
 
         Args:
             x: Samples, as for `slice`.
@@ -174,15 +165,16 @@ class DecisiveSearch:
         """
         bounds = min_probability, max_divergence, max_share, tolerance
         required = Requirements(level, *bounds, together, at_least, at_most, minimal, needed)
-        self._check_weights()
-        im, generator = self.im, as_generator(rng)
+        slicer = cast("Slicer", self)
+        slicer._check_weights()
+        im, generator = slicer.im, as_generator(rng)
         if others is not None:
             check_count("others", others, 0)
-        job = Decisions(cast("Slicer", self), outputs, required, reference, others, scope)
+        job = Decisions(slicer, outputs, required, reference, others, scope)
         answers = job.answers
 
         # The samples (each is run many times, so all are kept), and the answers to keep.
-        checked = warn_of_unusual(im.samples(x).batches(_BATCH), self.profile)
+        checked = warn_of_unusual(im.samples(x).batches(_BATCH), slicer.profile)
         batches = [arrays_of(batch) for batch in checked]
         inputs = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
         samples = len(inputs[0])
@@ -208,7 +200,7 @@ class DecisiveSearch:
             trials = class_trials(job.model, every, samples, levels, generator)
             labels = np.full(len(every[0]), targets[0])
             item = Item(every, np.concatenate([full, of_others[chosen]]), labels, asked[0], 0)
-            with progress_bar("Deciding", 1, self.progress, unit="slice"):
+            with progress_bar("Deciding", 1, slicer.progress, unit="slice"):
                 return job.found(item, trials)
         job.draw_donors(generator)
         items = []

@@ -10,7 +10,7 @@ in each round, which also show where the answer is lost; sizes around that one a
 of the last set, from large to small. A test stops as soon as it is decided (`looks_of`).
 
 A round costs one forward and one backward pass, about three forward passes; a sample takes some 60
-to 80, with several donors as many for each. Threads search for several samples in parallel.
+to 80, with several donors as many for each. Searches of several samples share passes.
 """
 
 import sys

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf.pruning.rankers import subset_figures
+from nnslicer_tf._numerics import subset_figures
 
 
 def test_figures_of_a_subset():

@@ -156,7 +156,7 @@ def test_searches_that_share_passes_give_what_they_give_alone(settings, monkeypa
     )
     together = slicer.decisive(x, **settings)
     assert {16, 4} <= set(passes) and min(passes) < 4
-    monkeypatch.setattr(_decisions, "_UNITS_OF_PASS", 0)
+    monkeypatch.setattr(_decisions, "_FLOATS_OF_PASS", 0)
     count = len(passes)
     alone = slicer.decisive(x, **settings)
     assert len(passes) == count and together.info == alone.info

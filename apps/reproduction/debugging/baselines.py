@@ -13,7 +13,8 @@ import numpy as np
 
 from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.debugging import METHODS, Runs, SuspicionScores
-from nnslicer_tf.debugging.evidence import ClassifiedSamples, gradient
+from nnslicer_tf.debugging.evidence import gradient
+from nnslicer_tf.debugging.runs import ClassifiedSamples
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Synapses
 from nnslicer_tf.slicing import Profile, Slicer

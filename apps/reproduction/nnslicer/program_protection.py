@@ -19,9 +19,9 @@ from scipy.special import softmax
 from nnslicer_tf import protection, pruning
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
+from nnslicer_tf._numerics import subset_figures
 from nnslicer_tf._training import train_epoch
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
-from nnslicer_tf.pruning.rankers import subset_figures
 from reproduction.nnslicer.program import PROGRAM
 from reproduction.nnslicer.protection import plot
 from reproduction.nnslicer.settings import ProgramProtectionSettings

@@ -13,11 +13,12 @@ import pandas as pd
 from nnslicer_tf import datasets
 from nnslicer_tf._environment import track
 from nnslicer_tf._files import read_archive, write_archive
+from nnslicer_tf._numerics import subset_figures
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import ClassRanker, NNSlicerRanker
-from nnslicer_tf.pruning.rankers import Scores, subset_figures
+from nnslicer_tf.pruning.rankers import Scores
 from nnslicer_tf.slicing import Profile
 from reproduction.nnslicer.class_profiles import ClassProfiles
 from reproduction.nnslicer.effective_path import EffectivePathRanker
