@@ -13,6 +13,8 @@ import math
 import string
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import keras
@@ -116,7 +118,7 @@ def _average(op: Any, x: Any, weights: Any = None) -> Any:
 def _product(op: Any, x: Any) -> Any:
     axes = _axes(op.axis, len(x.shape))
     for axis in reversed(axes):
-        x = reduce(ops.multiply, ops.unstack(x, axis=axis))
+        x = reduce(mul, ops.unstack(x, axis=axis))
     if op.keepdims:
         for axis in axes:
             x = ops.expand_dims(x, axis)
@@ -124,17 +126,12 @@ def _product(op: Any, x: Any) -> Any:
 
 
 def _running_product(op: Any, x: Any) -> Any:
-    parts = ops.unstack(x, axis=op.axis)
-    for i in range(1, len(parts)):
-        parts[i] = parts[i - 1] * parts[i]
-    return ops.stack(parts, axis=op.axis)
+    return ops.stack(list(accumulate(ops.unstack(x, axis=op.axis), mul)), axis=op.axis)
 
 
 def _difference(op: Any, a: Any) -> Any:
-    matrix: np.ndarray = np.eye(a.shape[op.axis], dtype=np.float32)
-    for _ in range(op.n):
-        matrix = np.diff(matrix, axis=1)
-    return _along(op.axis, a, matrix)
+    differences = np.diff(np.eye(a.shape[op.axis], dtype=np.float32), op.n, axis=1)
+    return _along(op.axis, a, differences)
 
 
 def _along(axis: int, x: Any, matrix: Any) -> Any:
