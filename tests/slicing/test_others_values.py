@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 import nnslicer_tf as nns
 from nnslicer_tf._numerics import lower_bound
-from nnslicer_tf.instrument import Samples
+from nnslicer_tf.instrument import Samples, Weights
 from nnslicer_tf.slicing.donors import looks_of
 
 
@@ -335,3 +335,68 @@ def test_a_number_that_is_needed():
     assert next(iter(both.masks().values())).ravel().tolist() == [True, True, False]
     # The scope of a number: within the tolerance of the change with everything ablated.
     assert one.certificate["scope donors"][0] == 1
+
+
+OPTIONS_OF_WEIGHTS = {
+    "plain": {},
+    "minimal": {"minimal": True},
+    "needed": {"needed": True},
+    "bounded": {"max_divergence": 0.3},
+}
+
+
+def mixed(network, old, masks, x):
+    """Logits of the new version whose inactive synapses have the old version's weights."""
+    kernels = [
+        np.where(mask, new, before)
+        for mask, new, before in zip(masks, network.weights[::2], old.weights[::2], strict=True)
+    ]
+    hidden = np.maximum(x @ kernels[0] + network.weights[1], 0)
+    return hidden @ kernels[1] + network.weights[3]
+
+
+@pytest.mark.parametrize("options", OPTIONS_OF_WEIGHTS.values(), ids=OPTIONS_OF_WEIGHTS)
+def test_slices_of_the_synapses_against_another_versions_weights(network, options):
+    """Certificates are what the model says whose other weights are the old version's."""
+    old = Network(seed=4)
+    found = network.decisive(level="synapse", reference=Weights(old.im), **options)
+    table = found.to_frame()
+    for index, one in enumerate(network.x):
+        masks = list(found.masks(index).values())
+        ways = [masks, [~mask for mask in masks]]
+        alone, removed = (mixed(network, old, way, one).argmax() for way in ways)
+        answer = mixed(network, old, [True, True], one).argmax()
+        assert table["answer"][index] == answer == alone == table["answer with slice alone"][index]
+        assert table["needed"][index] == (removed != answer)
+        assert table["size"][index] == sum(mask.sum() for mask in masks)
+        if "minimal" not in options:
+            continue
+        for mask in masks:
+            for place in zip(*np.nonzero(mask), strict=True):
+                mask[place] = False
+                assert (
+                    table["size"][index] == 1 or mixed(network, old, masks, one).argmax() != answer
+                )
+                mask[place] = True
+
+
+def test_slices_of_a_class_against_another_versions_weights():
+    """The bounds hold for thousands of samples that the search has not seen."""
+    network, old = Network(seed=0, hidden=16), Network(seed=1, hidden=16)
+    data = np.random.default_rng(0).normal(size=(5000, 6)).clip(-2, 2).astype(np.float32)
+    answers = network.im.logits(data).argmax(axis=1)
+    label = int(np.bincount(answers[:1000]).argmax())
+    own, others = (data[:1000][(answers[:1000] == label) == is_own] for is_own in (True, False))
+    found = network.decisive(
+        own,
+        level="synapse",
+        reference=Weights(old.im),
+        **{"together": True, "against": others, "at_least": 0.8, "at_most": 0.3, "scope": 0},
+    )
+    masks = list(found.masks().values())
+    assert found.certificate["size"][0] == sum(m.sum() for m in masks) < sum(m.size for m in masks)
+    given = mixed(network, old, masks, data).argmax(axis=1)
+    alone = found.certificate["answer with slice alone"]
+    np.testing.assert_array_equal(alone, given[:1000][answers[:1000] == label])
+    rest, of_rest = given[1000:] == label, answers[1000:] == label
+    assert rest[of_rest].mean() > 0.8 and rest[~of_rest].mean() < 0.3
