@@ -240,8 +240,8 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = Non
     Args:
         values: One value for each pixel, or for each of its channels, such as
             `one.neurons[im.input_operation]` of a slice.
-        image: `(height, width)` or `(height, width, channels)`; drawn in grey. Under the
-            colours light stays light and dark stays dark.
+        image: `(height, width)` or `(height, width, channels)`; drawn in light greys, so that
+            all colours over it look alike.
         ax: Where to draw.
 
     Raises:
@@ -255,9 +255,9 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = Non
         )
     grey = image.mean(axis=-1) if image.ndim == 3 else image
     span = float(np.ptp(grey)) or 1.0
-    sheet = figures.overlay(values, (grey - grey.min()) / span)
+    sheet = figures.overlay(values)
     ax = figures.new_axes(ax)
-    ax.imshow(grey, cmap="gray", vmin=grey.min() - 0.2 * span, vmax=grey.min() + span)
+    ax.imshow(grey, cmap="gray", vmin=grey.min() - span, vmax=grey.min() + span)
     ax.imshow(sheet, interpolation="nearest")
     ax.set_axis_off()
     ax.set_title("blue: positive, red: negative", fontsize=9)

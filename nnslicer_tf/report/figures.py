@@ -14,8 +14,6 @@ from nnslicer_tf.errors import InvalidArgumentError
 POSITIVE, NEGATIVE = (31, 90, 180), (200, 40, 40)
 """RGB of positive and negative contributions, in pictures and in the explorer."""
 
-_DARK, _BRIGHT = ((122, 12, 12), (10, 47, 134)), ((255, 179, 171), (169, 204, 255))
-
 FIRST_ONLY, SECOND_ONLY = (27, 158, 119), (217, 95, 2)
 """RGB of members of only the first, and of only the second, of two slices."""
 
@@ -81,12 +79,11 @@ def show_image(ax: Axes, image: np.ndarray) -> None:
     ax.imshow(scaled.reshape(scaled.shape[:2]) if grey else scaled, cmap="gray")
 
 
-def overlay(values: np.ndarray, light: np.ndarray | None = None) -> np.ndarray:
+def overlay(values: np.ndarray) -> np.ndarray:
     """Return a transparent image to overlay on another: blue positive, red negative.
 
     Values are `(height, width[, channels])`, finite; channels are summed. The result, `(height,
-    width, 4)` float64 in 0 … 1, is opaque where magnitudes are large, 0.9 at most. With the `light`
-    of the image below, `(height, width)` in 0 … 1, the colours are as light or dark.
+    width, 4)` float64 in 0 … 1, is opaque where magnitudes are large, 0.8 at most.
     """
     values = np.asarray(values, np.float64)
     if values.ndim not in (2, 3) or not values.size or not np.isfinite(values).all():
@@ -96,11 +93,7 @@ def overlay(values: np.ndarray, light: np.ndarray | None = None) -> np.ndarray:
         )
     if values.ndim == 3:
         values = values.sum(axis=-1)
-    # From dark to bright, for negative and for positive values; without an image, one colour each.
-    dark, bright = ((NEGATIVE, POSITIVE),) * 2 if light is None else (_DARK, _BRIGHT)
-    share = np.zeros((*values.shape, 1)) if light is None else np.asarray(light)[..., None]
-    at = (values > 0).astype(int)
     sheet = np.zeros((*values.shape, 4))
-    sheet[..., :3] = ((1 - share) * np.array(dark)[at] + share * np.array(bright)[at]) / 255
-    sheet[..., 3] = 0.9 * np.abs(values) / (np.abs(values).max(initial=0) or 1.0)
+    sheet[..., :3] = np.array((NEGATIVE, POSITIVE))[(values > 0).astype(int)] / 255
+    sheet[..., 3] = 0.8 * np.abs(values) / (np.abs(values).max(initial=0) or 1.0)
     return sheet

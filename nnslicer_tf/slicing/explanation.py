@@ -272,8 +272,9 @@ class Explanation(ShownAsTable):
         is_specific = kept and not any(g for one in found for _, g in one.info["others"][0])
         decisive = [] if is_specific else ["No specific slice was found."]
         for one in found:
-            of_contrast = f" for {what}" if one is self.contrast else ""
-            decisive.append(f"Decisive slice{of_contrast}: {one.summary(0, names)}")
+            own = f" for {what.split(' rather than ')[0]} among all classes"
+            asked = f" for {what}" if one is self.contrast else own if len(found) == 2 else ""
+            decisive.append(f"Decisive slice{asked}: {one.summary(0, names)}")
         if len(found) == 2:
             total = found[0][0].compare(found[1][0]).iloc[-1]
             decisive.append(

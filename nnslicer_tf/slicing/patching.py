@@ -8,6 +8,7 @@ target's score is read (Vig et al., NeurIPS 2020; Meng et al., "ROME", NeurIPS 2
 Cost: a forward pass for each part, in batches; two runs and two compiled functions for a path.
 """
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -93,20 +94,22 @@ class Patching(ShownAsTable):
         used = np.flatnonzero((np.abs(np.nan_to_num(grid)) > 1e-4 * most).any(axis=0))
         grid = grid[:, : max(used.max(initial=0) + 1, len(labels))]
         width = 2 + 0.07 * max(map(len, names)) + 0.5 * min(grid.shape[1], 24)
-        ax = new_axes(ax, (max(width, 5.5), 1.4 + 0.3 * min(len(names), 40)))
+        ax = new_axes(ax, (max(width, 5.5), 2 + 0.3 * min(len(names), 40)))
         image = ax.imshow(grid, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
         run, other = ("corrupt", "clean") if self.restore else ("clean", "corrupt")
-        label = f"effect on the score\n0: as in the {run} run\n1: as in the {other} run"
+        label = f"0: the {run} run's score\n1: the {other} run's score"
         ax.figure.colorbar(image, ax=ax, label=label)
+        outer = posixpath.commonpath(names) if len(names) > 1 else ""  # the model around all
         if len(names) <= _MOST:
-            ax.set_yticks(range(len(names)), names)
+            ax.set_yticks(range(len(names)), [name.removeprefix(f"{outer}/") for name in names])
         ax.set(xlabel=across or "", ylabel="operation")
         if across and grid.shape[1] <= 24:
             shown = labels if len(labels) == grid.shape[1] else range(grid.shape[1])
             ax.set_xticks(range(grid.shape[1]), list(map(str, shown)))
             ax.tick_params("x", rotation=45 if len(labels) else 0)
         part = " and ".join(keys) or "operation"
-        ax.set_title(f"{other} values in the {run} run, one {part} at a time", fontsize=10)
+        title = f"Which {part} of the {other} run brings its score\ninto the {run} run?"
+        ax.set_title(title, fontsize=10)
         return ax
 
 

@@ -946,7 +946,7 @@ class Explorer {
     const versions = Object.entries(this.doc.versions).map(([name, v]) => `${name} ${v}`).join(", ");
     const facts = [
       `Model ${model.name}`,
-      exhibit.theta === null ? null : `θ = ${exhibit.theta}`,
+      exhibit.theta === null ? null : `slice by counts, θ = ${exhibit.theta}`,
       exhibit.level ? `decisive slice of ${this.one.unit}` : `granularity: ${exhibit.granularity}`,
       exhibit.outputs && !exhibit.outputs.startsWith("{") ? `outputs: ${exhibit.outputs}` : null,
       exhibit.relativeTo === "output" ? null : `relative to: ${exhibit.relativeTo}`,
@@ -1671,6 +1671,7 @@ class Explorer {
     const { theta, outputs, parts } = this.doc.exhibits[exhibit];
     const { measured, says, predicted } = parts[part];
     if (measured) return `Why ${this.answerName(measured, measured.answer)}?`;
+    if (theta !== null && this.doc.asked) return `What counts for ${this.doc.asked}?`;
     const label = predicted ?? says?.whole[0][0];
     return theta === null || outputs !== "predicted" || label === undefined ? null
       : `Why ${this.className(label)}?`;
@@ -1705,8 +1706,8 @@ class Explorer {
     }
     if (!options.length) return "";
     const same = (place) => this.right?.exhibit === place.exhibit && this.right.part === place.part;
-    return h("div", { class: "row beside", role: "group", "aria-label": "Beside it" },
-      h("span", { class: "note" }, "Beside it"), options.slice(0, MOST_BESIDE).map(([text, place]) =>
+    return h("div", { class: "row beside", role: "group", "aria-label": "Put beside it" },
+      h("span", { class: "note" }, "Put beside it:"), options.slice(0, MOST_BESIDE).map(([text, place]) =>
         h("button", { type: "button", "aria-pressed": String(same(place)), onclick: () => {
           this.right = same(place) ? null : place;
           [this.members, this.what] = ["all", "contributions"];
@@ -1742,10 +1743,13 @@ class Explorer {
   answers(view) {
     const { says, measured, certificate, inactive } = view.part;
     if (measured) return this.certificate(measured, certificate);
-    if (!says) return [];
+    const { theta } = view.exhibit;
+    const counts = theta === null ? "" : h("p", { class: "size" }, "Slice by counts (NNSlicer): each neuron "
+      + `keeps its largest inputs; the smallest, which sum to less than ${theta} of its value, are left out.`);
+    if (!says) return [counts];
     const said = [["whole model", says.whole], ["the slice alone", says.kept],
       ["without the slice", says.removed]].filter(([, answer]) => answer);
-    return [...said.map(([title, answer]) => this.answer(title, answer.slice(0, MOST_CLASSES)
+    return [counts, ...said.map(([title, answer]) => this.answer(title, answer.slice(0, MOST_CLASSES)
       .map(([index, share]) => [this.className(index), share, index]))),
     says.kept ? h("p", { class: "note" }, `Inactive synapses contribute ${inactive}.`) : null];
   }
@@ -2218,7 +2222,7 @@ class Tiles {
 
 // ---- the input ---------------------------------------------------------------------------
 
-const TINTS = [["#7a0c0c", "#ffb3ab"], ["#0a2f86", "#a9ccff"]]; // dark to light: lowers, raises
+const OVER_IMAGE = ["#c82828", "#e1e1e1", "#1f5ab4"]; // lowers, nothing, raises; in dark pages, too
 
 class Picture {
   constructor(explorer, view) {
@@ -2277,7 +2281,8 @@ class Picture {
     const toggle = h("input", { type: "checkbox", name: "overlay", checked: explorer.overlay,
       onchange: (event) => { explorer.overlay = event.target.checked; explorer.drawAnswer(); } });
     return h("div", { class: "legend" }, h("label", {}, toggle, " contributions"),
-      scale(diverging, number(-largest), number(largest), `lowers or raises ${this.source()[1]}`));
+      scale(this.words ? diverging : OVER_IMAGE, number(-largest), number(largest),
+        `lowers or raises ${this.source()[1]}`));
   }
 
   places() { return this.pixels.length / (this.shape.length === 3 ? this.shape[2] : 1); }
@@ -2327,10 +2332,9 @@ class Picture {
         const p = this.position(x, y);
         let colour = this.colour(p, channels, contributions !== null);
         const value = contributions ? contributions[p] : 0;
-        if (value) { // light stays light, and dark dark, so that the picture can be recognised
-          const tint = d3.interpolateRgb(...TINTS[Number(value > 0)])(colour.r / 255);
-          const strength = 0.95 * Math.abs(value) / largest;
-          colour = d3.rgb(d3.interpolateRgb(colour, tint)(strength));
+        if (value) {
+          const full = OVER_IMAGE[1 + Math.sign(value)];
+          colour = d3.rgb(d3.interpolateRgb(colour, full)(0.8 * Math.abs(value) / largest));
         }
         if (field && this.isField(field, p) === 0) colour = colour.darker(0.9);
         context.fillStyle = String(colour);
@@ -2362,13 +2366,13 @@ class Picture {
     context.stroke();
   }
 
-  // The colour of a pixel; grey below contributions, so that their colours show.
+  // The colour of a pixel; a light grey below contributions, so that their colours look alike.
   colour(p, channels, grey) {
     const value = (c) => this.pixels[p * channels + c];
     if (channels >= 3 && !grey) return d3.rgb(value(0), value(1), value(2));
     let mean = 0;
     for (let c = 0; c < channels; c++) mean += value(c) / channels;
-    const shade = grey ? 40 + 0.84 * mean : mean;
+    const shade = grey ? 128 + 0.5 * mean : mean;
     return d3.rgb(shade, shade, shade);
   }
 
