@@ -322,7 +322,8 @@ class Network:
     def _tensor(self, flat: np.ndarray, rows: Rows) -> Any:
         """Return a mask as a tensor `(1 or rows, units)`."""
         repeats = rows.donors if flat.ndim > 1 else 1
-        rows_of = np.repeat(np.atleast_2d(flat), repeats, axis=0)
+        rows_of = np.atleast_2d(flat)
+        rows_of = np.repeat(rows_of, repeats, axis=0) if repeats > 1 else rows_of
         return ops.convert_to_tensor(rows_of, "float32")
 
     def split(self, mask: Any) -> dict[str, Any]:

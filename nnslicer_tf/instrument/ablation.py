@@ -239,7 +239,8 @@ class Ablation:
         """
         values, slopes = self.network.effects(mask, rows, weights, rivals)
         flat = ops.convert_to_numpy(values).reshape(rows.samples * rows.donors, -1)
-        return flat, ops.convert_to_numpy(slopes) / rows.donors
+        slopes = ops.convert_to_numpy(slopes)
+        return flat, slopes / rows.donors if rows.donors > 1 else slopes
 
     def weights_of(self, target: Target) -> tuple[np.ndarray, float]:
         """Return each value's weight in a target's score, and the share of a class's rivals."""
@@ -282,7 +283,7 @@ class Ablation:
     def _flat(self, mask: Mask, samples: int) -> np.ndarray:
         """Return a mask as an array over all units, `(units,)` or `(samples, units)` float32."""
         for part in mask.values() if isinstance(mask, Mapping) else [mask]:
-            if np.asarray(part).dtype.kind == "f" and np.isnan(part).any():
+            if np.asarray(part).dtype.kind == "f" and np.isnan(np.min(part, initial=0)):
                 raise InvalidArgumentError("Masks must be numbers: 1 keeps a unit. Received: NaN")
         if not isinstance(mask, Mapping):
             flat = np.asarray(mask)
@@ -294,7 +295,7 @@ class Ablation:
                     f"A mask over all units has shape ({self.units},), or one such row for each "
                     f"sample. Received: {flat.dtype} {flat.shape}"
                 )
-            return flat.astype(np.float32)
+            return flat.astype(np.float32, copy=False)
         arrays = {name: np.asarray(part) for name, part in mask.items()}
         for name in list(arrays):
             self.network.check(name)
