@@ -79,19 +79,20 @@ def decisive(side, folder):
     return slicer(0.3).decisive(subject()[2][side][:3], others=0, folder=folder).contributions[0]
 
 
-def searches(side, folder):
-    """Searches for deviations, from other seeds."""
+def searches(side, folder, save=lambda found: None):
+    """Searches for deviations, from other seeds; `save` is called with what they find."""
 
     def answers(shift, x):
         p = 1 / (1 + np.exp(-4 * (x[:, :1] - shift)))
         return np.concatenate([1 - p, p], axis=1)
 
-    seeds = np.round(np.random.default_rng(side).uniform(-1, 0, (6, 2)), 3)
+    seeds = np.round(np.random.default_rng(side).uniform(-1, 1, (6, 2)), 3)
     pair = dflare.ModelPair(partial(answers, 0.1), partial(answers, 0.0))
     search = dflare.DFlare(max_queries=30)
     found = dflare.find_deviations(
         pair, seeds, search=search, checkpoint=folder, progress=False, rng=0
     )
+    save(found)
     return np.concatenate([found.queries, found.seeds.ravel()])
 
 

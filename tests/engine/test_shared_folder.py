@@ -2,15 +2,18 @@
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+import nnslicer_tf as nns
+from nnslicer_tf import dflare
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 
-from .shared_folder import KINDS, Processes, pair_of_threads
+from .shared_folder import KINDS, SIDES, Processes, pair_of_threads, searches, slicer, subject
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -30,6 +33,45 @@ def test_pairs_of_processes(tmp_path):
             ends = processes.pair(kind, tmp_path / f"{kind}{number}")
             assert set(ends) <= {"right", "refused"}, (kind, ends)
     processes.close()
+
+
+def profiles(side, path):
+    im, _, x = subject()
+    nns.Profile.from_data(im, x[side], progress=False).save(path)
+    return lambda: nns.Profile.load(path).means["dense"]
+
+
+def slices(side, path):
+    slicer(0.3).slice_each(subject()[2][side]).save(path)
+    return lambda: nns.SliceSet.load(path).to_array()
+
+
+def deviations(side, path):
+    searches(side, None, save=lambda one: one.save(path))
+    return lambda: dflare.DeviationSet.load(path).queries
+
+
+def suites(side, path):
+    searches(side, None, save=lambda one: dflare.export_suite(one, path))
+    return lambda: np.load(path / "deviations.npz")["inputs"]
+
+
+@pytest.mark.parametrize("write", [profiles, slices, deviations, suites])
+def test_a_file_that_two_write_is_always_one_of_theirs(tmp_path, write):
+    """Of files that two runs replace, a third run reads one or the other, and never a mixture."""
+    ends = [write(side, tmp_path / f"{side}.npz")() for side in SIDES]
+    assert not np.array_equal(*ends)
+    read = write(0, tmp_path / "both.npz")
+    with ThreadPoolExecutor(2) as pool:
+        writers = [
+            pool.submit(lambda side: [write(side, tmp_path / "both.npz") for _ in range(10)], side)
+            for side in SIDES
+        ]
+        while not all(writer.done() for writer in writers):
+            value = read()
+            assert any(np.array_equal(value, end) for end in ends)
+        for writer in writers:
+            writer.result()
 
 
 def test_a_part_of_a_different_run_is_refused(tmp_path):
