@@ -32,7 +32,7 @@ ON_PAGE |= {"axes.facecolor": "none", **dict.fromkeys(_INKED, INK)}
 WIDTH = 3.4  # of a picture, in inches; on a page 340 pixels, so that it fits a phone
 
 CURVES = (figures.BLUE, figures.ORANGE, figures.GREEN, "#8a8f98")
-_ENDS = np.array([figures.NEGATIVE, (225, 225, 225), figures.POSITIVE]) / 255
+_ENDS = np.array([figures.NEGATIVE, (210, 210, 210), figures.POSITIVE]) / 255
 _RAMP = colors.LinearSegmentedColormap.from_list("contributions", _ENDS.tolist())
 
 
@@ -257,7 +257,7 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = Non
     span = float(np.ptp(grey)) or 1.0
     sheet = figures.overlay(values)
     ax = figures.new_axes(ax)
-    ax.imshow(grey, cmap="gray", vmin=grey.min() - span, vmax=grey.min() + span)
+    ax.imshow(grey, cmap="gray", vmin=grey.min() - 1.86 * span, vmax=grey.min() + span)
     ax.imshow(sheet, interpolation="nearest")
     ax.set_axis_off()
     ax.set_title("blue: positive, red: negative", fontsize=9)

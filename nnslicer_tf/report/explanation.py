@@ -25,7 +25,8 @@ from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
 
 _METHODS = {
-    "amounts": "Amounts: what differs from other samples, carried through the network (DeepLIFT).",
+    "amounts": "Amounts: what differs from other samples, carried through the network (DeepLIFT, "
+    "averaged over these samples; as a method of its own it starts from their mean).",
     "Shapley values": "Shapley values: what a feature adds, on average over orders of features.",
 }
 
@@ -96,18 +97,16 @@ def _answers(one: Any) -> Cell:
         label = int(answer) if classes else found.info["names"][0]
         return ("" if answer or classes else "not ") + one.name(label)
 
-    def bar(answer: Any, value: float, is_of_own: bool = True) -> tuple[float, str]:
+    def bar(answer: Any, value: float) -> tuple[float, str]:
         if number:
             return float(answer), f"{answer:.4g}"
-        same = answer == row["answer"]
-        other = "" if same or not is_of_own else f"{named(row['answer'])}: "
-        height = value if same or is_of_own else np.nan
-        return height, f"answers {named(answer)} ({other}{value:.1%})"
+        other = "" if answer == row["answer"] else f"{named(row['answer'])}: "
+        return value, f"answers {named(answer)} ({other}{value:.1%})"
 
     for title, which in (("whole model", ""), ("slice alone", "alone"), ("without it", "removed")):
         which = which and f" with slice {which}"
         rows[title] = bar(row[f"answer{which}"], row[f"probability{which}"])
-    rows["nothing active"] = bar(row["empty answer"], row["probability of empty answer"], False)
+    rows["all at their mean"] = bar(row["empty answer"], row["probability with nothing active"])
     against = "" if one.contrast is None else f" rather than {named(1 - row['answer'])}"
     what = "value" if number else f"probability of {named(row['answer'])}{against}"
     title = f"decisive slice: {row['size']:,} synapses ({row['share']:.1%})"

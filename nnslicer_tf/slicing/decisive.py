@@ -43,9 +43,10 @@ class DecisiveSlices(ShownAsTable):
             derivative of the answer's score by the unit's mask, float32.
         certificate: Column → one value per sample, measured by running the model: "answer" (a
             class, 1 or 0 for a label or for two classes that are compared, or a number) and its
-            "probability", both also with the slice alone and with the slice removed; "empty answer"
-            (with nothing active) and "probability of empty answer"; "divergence" (Kullback-Leibler,
-            of the output with the slice alone from the whole model's); "size" and "share" of the
+            "probability", both also with the slice alone and with the slice removed; "probability
+            with nothing active" (of the answer), "empty answer" (with nothing active) and
+            "probability of empty answer"; "divergence" (Kullback-Leibler, of the output with the
+            slice alone from the whole model's); "size" and "share" of the
             slice; "kept" (whether it keeps the answer as required), "needed" (whether the model
             gives another one without it), "minimal" (every unit was tried alone, and none can go),
             "found" (kept, as needed as required, and no larger than `max_share`); "donors kept"

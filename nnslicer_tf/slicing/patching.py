@@ -90,15 +90,17 @@ class Patching(ShownAsTable):
         grid = np.full((len(names), int(np.max(columns)) + 1), np.nan)
         place = {name: i for i, name in enumerate(names)}
         grid[[place[r] for r in rows], columns] = self.table["effect"]
-        most = max(1e-9, float(np.nanmax(np.abs(grid))))
+        most = max(1.0, float(np.nanmax(np.abs(grid))))
         used = np.flatnonzero((np.abs(np.nan_to_num(grid)) > 1e-4 * most).any(axis=0))
         grid = grid[:, : max(used.max(initial=0) + 1, len(labels))]
         width = 2 + 0.07 * max(map(len, names)) + 0.5 * min(grid.shape[1], 24)
         ax = new_axes(ax, (max(width, 5.5), 2 + 0.3 * min(len(names), 40)))
         image = ax.imshow(grid, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
         run, other = ("corrupt", "clean") if self.restore else ("clean", "corrupt")
-        label = f"0: the {run} run's score\n1: the {other} run's score"
-        ax.figure.colorbar(image, ax=ax, label=label)
+        ax.patch.set(hatch="///", edgecolor="lightgrey")  # where there is nothing to patch
+        bar = ax.figure.colorbar(image, ax=ax)
+        bar.set_ticks([0, 1], labels=[f"0: {run} run", f"1: {other} run"])
+        bar.ax.set_ylim(min(0.0, float(np.nanmin(grid))), most)
         outer = posixpath.commonpath(names) if len(names) > 1 else ""  # the model around all
         if len(names) <= _MOST:
             ax.set_yticks(range(len(names)), [name.removeprefix(f"{outer}/") for name in names])
@@ -108,7 +110,7 @@ class Patching(ShownAsTable):
             ax.set_xticks(range(grid.shape[1]), list(map(str, shown)))
             ax.tick_params("x", rotation=45 if len(labels) else 0)
         part = " and ".join(keys) or "operation"
-        title = f"Which {part} of the {other} run brings its score\ninto the {run} run?"
+        title = f"Which {part} of the {other} run, put into the {run} run,\nbrings its answer?"
         ax.set_title(title, fontsize=10)
         return ax
 

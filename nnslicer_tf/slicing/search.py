@@ -410,6 +410,7 @@ class Search:
             "probability with slice removed": probability(removed, self.targets, self.data),
             "empty answer": nothing,
             "probability of empty answer": probability(self.empty, nothing, self.data),
+            "probability with nothing active": probability(self.empty, self.targets, self.data),
             "divergence": each(answers.divergence(alone, self.samples[trial.index]), trial),
             "size": len(self.members),
             "share": share,

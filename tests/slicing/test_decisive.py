@@ -276,6 +276,8 @@ def test_says_what_the_empty_slice_and_single_synapses_answer():
         empty = probability(sample, np.zeros(units))
         assert table["empty answer"][index] == (empty > 0.5) == 1
         assert table["probability of empty answer"][index] == pytest.approx(empty, abs=1e-5)
+        of_answer = table["probability with nothing active"][index]
+        assert table["answer"][index] == 0 and of_answer == pytest.approx(1 - empty, abs=1e-5)
         kept = np.concatenate([mask.ravel() for mask in slices.masks(index).values()])
         alone = table["probability with slice alone"][index]
         assert alone == pytest.approx(1 - probability(sample, kept), abs=1e-5)

@@ -89,7 +89,7 @@ def test_the_whole_last_state_makes_the_whole_difference(transformer):
     parts = patch(im, clean, corrupt, 1, operations=["post2"])
     assert parts.table["effect"].sum() == pytest.approx(1, abs=1e-3)
     axes = parts.plot()
-    assert axes.get_xlabel() == "position" and "position of the clean run" in axes.get_title()
+    assert axes.get_xlabel() == "position" and "position of the clean run, put" in axes.get_title()
     assert "score" in parts.summary().lower() and "post2" in parts.summary()
 
 

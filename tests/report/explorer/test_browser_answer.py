@@ -22,7 +22,7 @@ def measured(slices):
     for how in ("alone", "removed"):
         shares = (row[f"{what} with slice {how}"] for what in ("answer", "probability"))
         found[how] = tuple(shares)
-    return {**found, "empty": (row["empty answer"], row["probability of empty answer"])}
+    return {**found, "empty": (row["empty answer"], row["probability with nothing active"])}
 
 
 def test_it_opens_on_the_answer_and_a_click_adds_the_contrast(digits, opened):
@@ -39,7 +39,7 @@ def test_it_opens_on_the_answer_and_a_click_adds_the_contrast(digits, opened):
     assert page.text(".answer .size").startswith(f"{why.contrast.certificate['size'][0]} synapses")
     legend = page.text(".answer .scale").replace("−", "-")
     largest = f"{np.abs(why.contributions).max():.4g}"
-    assert legend == f"lowers or raises {question}: -{largest}{largest}"
+    assert legend == f"red lowers, blue raises {question}: -{largest}{largest}"
     counts = page.run(
         "return [...document.querySelectorAll('.summary tbody tr')].map(r => r.textContent)"
     )
@@ -93,7 +93,7 @@ def test_two_models_stand_side_by_side_with_their_names(digits, opened):
     assert page.text(".answer h2") == f"old answers {answers[0]}, new answers {answers[1]}"
     assert [e.text for e in page.all(".side h3")] == ["old", "new"]
     page.node("relu2")
-    legend = "in bothonly oldonly newin neither"
+    legend = "in bothonly in “old”only in “new”in neither"
     assert page.text(".operation .legend") == legend
     alone = (sets["old"][0] - sets["new"][0]).neurons["relu2"]
     assert page.counts("neurons")["left"] == np.count_nonzero(alone)

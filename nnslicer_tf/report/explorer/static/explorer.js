@@ -904,6 +904,8 @@ class Explorer {
     });
   }
 
+  onlyIn(side) { return `only in “${this.names[side]}”`; }
+
   get one() { return this.view(this.left); }
   get other() { return this.right ? this.view(this.right) : null; }
 
@@ -1053,10 +1055,15 @@ class Explorer {
 
   // --- the graph ---------------------------------------------------------------------------
 
+  // What two slices have in common of some operations, in the units of the slices.
+  commons(members) {
+    return members.flatMap((o) => (this.one.unit === "synapses"
+      ? kernelsOf(this.doc, o).map((k) => this.commonSynapses(k)) : [this.common(o)])).filter(Boolean);
+  }
+
   share(members) {
     if (this.right) {
-      const counts = members.flatMap((o) => (this.one.unit === "synapses"
-        ? kernelsOf(this.doc, o).map((k) => this.commonSynapses(k)) : [this.common(o)])).filter(Boolean);
+      const counts = this.commons(members);
       const both = d3.sum(counts, (c) => c.common);
       const either = d3.sum(counts, (c) => c.common + c.left + c.right);
       return either ? both / either : null;
@@ -1197,13 +1204,14 @@ class Explorer {
     const current = this.shown.find((node) => node.operation === this.operation) ?? this.shown[0];
     this.boxes.attr("tabindex", (node) => (node === current ? 0 : -1));
     this.legend.replaceChildren(scale(cividis(), "0 %", `${+(100 * top).toPrecision(2)} %`,
-      `share of the ${this.one.unit} ${this.right ? "of either that are in both" : this.memberText}`));
+      this.right ? `overlap: in both slices, of the ${this.one.unit} in either`
+        : `share of the ${this.one.unit} ${this.memberText}`));
   }
 
   nodeLine(node) {
     const o = node.members.at(-1);
     const shape = shapeText(this.one.shape(o));
-    const share = node.share === null ? "" : ` · ${(100 * node.share).toFixed(1)} %`;
+    const share = node.share === null ? "" : ` · ${(100 * node.share).toFixed(1)} %${this.right ? " shared" : ""}`;
     const [kept] = this.one.unit === "synapses" && !this.right ? this.one.count(o) ?? [] : [];
     const count = node.operation === undefined ? `${node.members.length} operations`
       : kept === undefined ? shape : `${number(kept)} ${kept === 1 ? "synapse" : "synapses"}`;
@@ -1340,7 +1348,7 @@ class Explorer {
       this.counts(),
       choice("what", "Show", available, this.what, (what) => { this.what = what; this.drawOperation(); }),
       this.isComparison ? choice("members", "Which", [["all", "all"], ["common", "in both"],
-        ["left", `only ${this.names[0]}`], ["right", `only ${this.names[1]}`]], this.members,
+        ["left", this.onlyIn(0)], ["right", this.onlyIn(1)]], this.members,
         (members) => { this.members = members; this.drawOperation(); }) : null,
       this.tiles.channels > 1 ? choice("order", "Order", [["number", "by number"],
         ["size", `most ${this.memberText} first`]], this.order,
@@ -1367,9 +1375,10 @@ class Explorer {
       const [[, all]] = counts.filter(Boolean);
       return h("tr", {}, h("td", {}, h("button", { type: "button", onclick: () => this.open(o) },
         operation.name)), counts.map((count) => h("td", {}, count ? number(count[0]) : "–")),
+      views.length > 1 ? h("td", {}, number(d3.sum(this.commons([o]), (c) => c.common))) : null,
       h("td", {}, number(all)), views.length > 1 ? null : h("td", {}, percent(...counts[0])));
     });
-    const columns = views.length > 1 ? ["operation", ...this.names, "of"]
+    const columns = views.length > 1 ? ["operation", ...this.names, "in both", "of"]
       : ["operation", this.memberText, "of", "share"];
     return h("div", { class: "scroll" }, h("table", { class: "summary" }, h("thead", {}, h("tr", {},
       columns.map((text) => h("th", {}, text)))), h("tbody", {}, rows)));
@@ -1410,9 +1419,8 @@ class Explorer {
 
   countLine(what, kept, common, of = "") {
     if (this.right) {
-      const text = common ? `${number(common.common)} in both, ${number(common.left)} only `
-        + `${this.names[0]}, ${number(common.right)} only ${this.names[1]}, of `
-        + `${number(common.all)} ${what}`
+      const text = common ? `${number(common.all)} ${what}: ${number(common.common)} in both, `
+        + `${this.onlyIn(0)}: ${number(common.left)}, ${this.onlyIn(1)}: ${number(common.right)}`
         : `The ${what} of both are not in the file, or counted differently.`;
       return h("p", { class: "count", "data-count": what, "data-common": common?.common,
         "data-left": common?.left, "data-right": common?.right }, text);
@@ -1577,6 +1585,8 @@ class Explorer {
     if (result.threshold === null) return `${kept} of ${result.rows.length} inputs receive something.`;
     const { theta, relativeTo } = this.one.exhibit;
     const of = relativeTo === "sum" ? "|Δy|" : "|y|";
+    const signs = ` The neuron is ${number(Math.abs(result.dy))} ${result.dy < 0 ? "below" : "above"} its mean: `
+      + `inputs that push it ${result.dy < 0 ? "down" : "up"} have its sign, others the opposite.`;
     const rule = `θ·${of} = ${theta} × ${number(Math.abs(relativeTo === "sum" ? result.dy : result.y))} `
       + `= ${number(result.threshold)}`;
     if (result.partial) {
@@ -1585,16 +1595,16 @@ class Explorer {
     }
     return result.excluded
       ? `${rule}: the ${result.excluded} smallest of ${result.rows.length} local values add up to `
-        + `${number(result.excludedSum)}, which is below it, and are excluded; ${kept} are kept.`
-      : `${rule}: no local value is below it, so nothing is excluded; ${kept} are kept.`;
+        + `${number(result.excludedSum)}, which is less in size: they are left out; ${kept} are kept.${signs}`
+      : `${rule}: no local value is smaller, so none is left out; ${kept} are kept.${signs}`;
   }
 
   connectionTable(rows) {
     const synapses = this.synapseLookup();
     const { rule } = this.doc.operations[this.operation];
     const factor = { products: "other factor", softmax: "slope" }[rule] ?? "weight";
-    const columns = ["from neuron", factor, "Δ", "local value", "θ", "gives"];
-    if (synapses) columns.push("synapse");
+    const columns = ["from neuron", factor, "Δ", "local value", "with θ", "gives"];
+    if (synapses) columns.push("count");
     const body = rows.map((row) => h("tr", { class: row.kept === false ? "excluded" : "",
       "data-index": row.index, "data-operation": this.doc.operations[row.operation].name,
       "data-value": row.value, "data-kept": row.kept, "data-gives": row.gives },
@@ -1633,7 +1643,7 @@ class Explorer {
       h("td", {}, this.link(one.operation, one.index)), h("td", {}, number(one.weight)),
       h("td", {}, number(one.row?.value)), h("td", {}, one.row ? verdict(one.row) : "–"),
       h("td", {}, one.row && one.row.gives !== null ? signed(one.row.gives) : "–")));
-    const columns = ["to neuron", "weight", "local value", "θ", "receives"];
+    const columns = ["to neuron", "weight", "local value", "with θ", "receives"];
     return [h("p", { class: "note" }, `${number(all)} neurons of the slice read it`
       + (all > list.length ? `; the ${list.length} with the largest weights are listed.` : ".")),
     h("div", { class: "scroll" }, h("table", { class: "feeds" }, h("thead", {}, h("tr", {},
@@ -1671,7 +1681,7 @@ class Explorer {
     const { theta, outputs, parts } = this.doc.exhibits[exhibit];
     const { measured, says, predicted } = parts[part];
     if (measured) return `Why ${this.answerName(measured, measured.answer)}?`;
-    if (theta !== null && this.doc.asked) return `What counts for ${this.doc.asked}?`;
+    if (theta !== null && this.doc.asked) return `Slice by counts for ${this.doc.asked}`;
     const label = predicted ?? says?.whole[0][0];
     return theta === null || outputs !== "predicted" || label === undefined ? null
       : `Why ${this.className(label)}?`;
@@ -1759,28 +1769,28 @@ class Explorer {
     const unit = m.level === "head" ? "heads and channels" : m.size === 1 ? m.level : `${m.level}s`;
     const verb = m.kept ? (m.size === 1 ? "keeps" : "keep") : m.size === 1 ? "does not keep" : "do not keep";
     const asked = this.answerName(m, m.answer);
-    const row = (title, how, answer, share, of = m.answer) => {
-      const own = this.answerName(m, answer).split(" rather than ")[0];
-      return h("tr", { "data-how": how, "data-answer": answer, "data-share": share }, h("th", {}, title),
-        h("td", {}, own), share === undefined ? null : h("td", { class: "share" },
-          of === m.answer ? this.gauge(share) : `${own}: ${(100 * share).toFixed(1)} %`));
-    };
+    const row = (title, how, answer, share) => h("tr", { "data-how": how, "data-answer": answer,
+      "data-share": share }, h("th", {}, title),
+    h("td", {}, this.answerName(m, answer).split(" rather than ")[0]),
+    share === undefined ? null : h("td", { class: "share" }, this.gauge(share)));
     const isNumber = m.probability === undefined;
-    const empty = m["empty answer"];
+    const verdict = [[0.9, "holds beyond the mean"], [0.5, "often holds"], [0, "seldom holds"]]
+      .find(([least]) => m["scope kept"] >= least)?.[1];
     const scope = m["scope kept"] === undefined ? null : h("p", { "data-scope": m["scope kept"] },
-      "A harder test gives the rest the values of another sample: the answer stays for "
+      `With the values of a different sample in all others, the slice ${verdict}: the answer stays for `
       + `${Math.round(100 * m["scope kept"])} % of ${m["scope donors"]} samples (at least `
       + `${Math.round(100 * m["scope bound"])} % of all, with 95 % confidence).`);
-    const rest = { "their mean values": "at its mean", zero: "at zero" }[m.inactive]
+    const rest = { "their mean values": "at their mean over the data", zero: "at zero" }[m.inactive]
       ?? "at values of other samples";
     return [h("p", { class: "size" }, h("strong", {}, `${number(m.size)} ${unit}`),
-      ` (${+(100 * m.share).toPrecision(3)} %) ${verb} the answer with the rest ${rest}.`),
+      ` (${+(100 * m.share).toPrecision(3)} %), the slice, ${verb} the answer with all others ${rest}.`),
     h("table", { class: "says measured" }, h("thead", {}, h("tr", {}, ["", "answer",
       isNumber ? null : `probability of ${asked}`].map((text) => text === null ? null : h("th", {}, text)))),
     h("tbody", {}, row("whole model", "whole", m.answer, m.probability),
       ...["alone", "removed"].map((how) => row({ alone: "slice alone", removed: "without slice" }[how],
         how, m[`answer with slice ${how}`], m[`probability with slice ${how}`])),
-      row("nothing active", "empty", empty, m["probability of empty answer"], empty))), scope,
+      row(`all ${rest.replace(" over the data", "")}`, "empty", m["empty answer"],
+        m["probability with nothing active"]))), scope,
     h("details", {}, h("summary", {}, "The certificate in words"),
       h("p", { class: "certificate" }, text))];
   }
@@ -2148,9 +2158,9 @@ class Tiles {
   legend() {
     const { explorer } = this;
     if (explorer.isComparison) {
-      const [left, right] = explorer.names;
-      return h("div", { class: "legend" }, swatch("common", "in both"), swatch("left", `only ${left}`),
-        swatch("right", `only ${right}`), swatch("back", "in neither"));
+      return h("div", { class: "legend" }, swatch("common", "in both"),
+        swatch("left", explorer.onlyIn(0)), swatch("right", explorer.onlyIn(1)),
+        swatch("back", "in neither"));
     }
     const values = this.values();
     if (explorer.what === "activation" || explorer.what === "mean") {
@@ -2222,7 +2232,7 @@ class Tiles {
 
 // ---- the input ---------------------------------------------------------------------------
 
-const OVER_IMAGE = ["#c82828", "#e1e1e1", "#1f5ab4"]; // lowers, nothing, raises; in dark pages, too
+const OVER_IMAGE = ["#c82828", "#d2d2d2", "#1f5ab4"]; // lowers, nothing, raises; in dark pages, too
 
 class Picture {
   constructor(explorer, view) {
@@ -2282,7 +2292,7 @@ class Picture {
       onchange: (event) => { explorer.overlay = event.target.checked; explorer.drawAnswer(); } });
     return h("div", { class: "legend" }, h("label", {}, toggle, " contributions"),
       scale(this.words ? diverging : OVER_IMAGE, number(-largest), number(largest),
-        `lowers or raises ${this.source()[1]}`));
+        `red lowers, blue raises ${this.source()[1]}`));
   }
 
   places() { return this.pixels.length / (this.shape.length === 3 ? this.shape[2] : 1); }
@@ -2372,7 +2382,7 @@ class Picture {
     if (channels >= 3 && !grey) return d3.rgb(value(0), value(1), value(2));
     let mean = 0;
     for (let c = 0; c < channels; c++) mean += value(c) / channels;
-    const shade = grey ? 128 + 0.5 * mean : mean;
+    const shade = grey ? 166 + 0.35 * mean : mean;
     return d3.rgb(shade, shade, shade);
   }
 
