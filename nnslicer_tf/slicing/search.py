@@ -49,14 +49,14 @@ _GROWTH = 0.25  # of a slice that is not needed yet
 _BATCH = 256
 _ROUND = 3  # forward passes that a forward and a backward pass cost
 # With `at_least`: the mask of all units in the first estimate, as effects in the whole network rank
-# badly; how many units a round keeps; the share of a round's donors at which rounds end; and the
-# sizes to test, as multiples of the last that kept the answer for all donors of its round; for
-# slices of classes, which are smaller, more before.
+# badly (but not those of a class: at this mask, ResNet10's had no slice); how many units a round
+# keeps; the share of a round's donors at which rounds end; and the sizes to test, as multiples of
+# the last that kept the answer for all donors of its round, and those of slices of classes.
 _FIRST_MASK = 0.7
 _STEP_OF_DONORS = 0.5
 _LOST = 0.75
 _TESTED = (1.5, 1.0, 0.75, 0.6)
-_TESTED_BEFORE = (4.0, 2.5)
+_TESTED_OF_CLASS = (4.0, 2.5, 1.5, 1.2, 1.0, 0.75, 0.6)
 
 
 @dataclass
@@ -123,7 +123,8 @@ class Search:
             values, slopes = self.slopes(answer, np.tile(mask, (len(trial.index), 1)), trial)
             return self.kept_by(values, trial), np.square(slopes).mean(axis=0)
 
-        faded, first = (_FADED, 1.0) if trials is None else (0.0, _FIRST_MASK)
+        first = 1.0 if trials is None or self.whole else _FIRST_MASK
+        faded = _FADED if trials is None else 0.0
         return rounds_of_ablation(effects, self.model.units, counts, faded, first)
 
     def keeps(self, members: np.ndarray) -> bool:
@@ -246,7 +247,7 @@ class Search:
             least = max([count for count in counts if count < size], default=0)
             size = smallest_count(least, size, lambda n: self.keeps(largest_of(n)), steps=2)
         slices: list[np.ndarray] = [np.arange(units)]
-        for factor in (*(_TESTED_BEFORE if self.whole else ()), *_TESTED):
+        for factor in _TESTED_OF_CLASS if self.whole else _TESTED:
             count = max(1, min(int(factor * size), (size + units) // 2))
             if count < len(slices[-1]):
                 slices.append(largest_of(count))
