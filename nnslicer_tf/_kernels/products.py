@@ -50,11 +50,7 @@ def product_sum(
 
 
 def softmax(
-    signs: np.ndarray,
-    y: np.ndarray,
-    delta: np.ndarray,
-    theta: float,
-    by_sum: bool,
+    signs: np.ndarray, y: np.ndarray, delta: np.ndarray, theta: float, by_sum: bool
 ) -> np.ndarray:
     """Expand softmax rows: the local values of output i are y_i · (δ_ij − y_j) · Δx_j.
 

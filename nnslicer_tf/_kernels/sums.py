@@ -114,18 +114,7 @@ def is_compiled() -> bool:
 
 @compiled
 def _weighted_sum(
-    signs,
-    y,
-    dx,
-    weights,
-    taps,
-    scale,
-    theta,
-    by_sum,
-    width,
-    inputs,
-    synapses,
-    memory,
+    signs, y, dx, weights, taps, scale, theta, by_sum, width, inputs, synapses, memory
 ):
     """Add the signs that inputs and synapses receive."""
     groups, outputs, stride = weights.shape

@@ -71,7 +71,7 @@ ToleranceOption = Annotated[
     float | None,
     Option(
         help="How far answers may be apart and agree: root mean square of numbers, which need it; "
-        "share of a map's positions.",
+        "share of a map's positions."
     ),
 ]
 SeedOption = Annotated[int, Option(help="Seed of everything random.")]
@@ -226,9 +226,7 @@ def names(text: str, known: tuple[str, ...] = ()) -> tuple[str, ...]:
 def in_range(index: int, count: int, option: str) -> int:
     """Return an index, or raise InvalidArgumentError if there is no such sample."""
     if not 0 <= index < count:
-        raise InvalidArgumentError(
-            f"{option}: the data has samples 0 … {count - 1}. Received: {index}"
-        )
+        raise InvalidArgumentError(f"{option}: the samples are 0 … {count - 1}. Received: {index}")
     return index
 
 

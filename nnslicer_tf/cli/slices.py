@@ -247,9 +247,7 @@ def slice_(
     result: Any
     if decisive:
         if outputs != "predicted":
-            raise InvalidArgumentError(
-                "--decisive always keeps the predicted class. Omit --outputs."
-            )
+            raise InvalidArgumentError("--decisive keeps the predicted class. Omit --outputs.")
         source: Any = reference or ("mean" if at_least is None else "samples")
         if source not in ("mean", "zero", "samples"):
             from nnslicer_tf.instrument import Samples

@@ -51,11 +51,7 @@ class Runs:
 
     @classmethod
     def of(
-        cls,
-        im: InstrumentedModel,
-        failing: Labelled,
-        passing: Labelled,
-        output: str | None = None,
+        cls, im: InstrumentedModel, failing: Labelled, passing: Labelled, output: str | None = None
     ) -> "Runs":
         """Ask a model for its answers to samples that are divided, each part a pair (x, y).
 

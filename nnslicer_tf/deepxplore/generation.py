@@ -310,9 +310,7 @@ def _checked(
         raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
     classes = [check_classifier(im) for im in ims]
     if len(set(classes)) > 1:
-        raise InvalidArgumentError(
-            f"Models must have the same classes. Received: {classes} of them"
-        )
+        raise InvalidArgumentError(f"Models must have the same classes. Received: {classes}")
 
     seeds = check_array(seeds, ims[0].input_shape, bounds=bounds)
     if not len(seeds):

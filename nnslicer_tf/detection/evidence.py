@@ -36,12 +36,7 @@ class Evidence:
     """
 
     def __init__(
-        self,
-        im: ModelLike,
-        x: Any,
-        slicer: Slicer | None = None,
-        *,
-        logits: Any = None,
+        self, im: ModelLike, x: Any, slicer: Slicer | None = None, *, logits: Any = None
     ) -> None:
         self.im, self.x, self.slicer = instrumented(im), x, slicer
         self._view_margins: dict[str, Any] = {}

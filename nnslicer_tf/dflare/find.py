@@ -41,12 +41,7 @@ from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
-from nnslicer_tf.instrument.plausibility import (
-    MIN_SAMPLES,
-    warn,
-    warn_of_answers,
-    warn_of_scale,
-)
+from nnslicer_tf.instrument.plausibility import MIN_SAMPLES, warn, warn_of_answers, warn_of_scale
 
 _WRITE_EVERY = 15.0  # seconds between two writes of a checkpoint
 _MAX_SEEDS = 64

@@ -60,15 +60,17 @@ def ablated_model(
         )
     single = {name: value[0] for name, value in base.items()}
     if ablation.level == "synapse" and all(
-        ablation.shapes[n] == im.kernels[n].shape for n in masks
+        ablation.shapes[n] == im.kernels[n].shape and ((m == 0) | (m == 1)).all()
+        for n, m in masks.items()
     ):
         try:
-            return with_constants(im, {n: m > 0.5 for n, m in masks.items()}, single)
+            return with_constants(im, masks, single)
         except UnsupportedLayerError:
             pass  # no constant can follow a layer: its sums are masked inside
     inner = copy_model(im.model, im.given_shape)
     groups = {name: [list(g) for g in lists] for name, lists in network.groups.items()}
-    model = AblatedModel(inner, ablation.level, list(masks), groups, im.given_shape)
+    shape, lookups = im.given_shape, network.lookups
+    model = AblatedModel(inner, ablation.level, list(masks), groups, shape, lookups)
     model.assign(masks, single)
     return model
 
@@ -207,6 +209,7 @@ class AblatedModel(keras.Model):
         names: Names of the kernels or operations with units.
         groups: Name → lists of units that are masked together.
         input_shape: Shape of one sample, if the model does not say.
+        lookups: Whether synapses of embeddings are units.
     """
 
     def __init__(
@@ -216,15 +219,16 @@ class AblatedModel(keras.Model):
         names: Sequence[str],
         groups: Mapping[str, Sequence[Sequence[int]]] | None = None,
         input_shape: Any = None,
+        lookups: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.ablated = ablated
         lists = {n: [list(g) for g in parts] for n, parts in (groups or {}).items()}
-        self._settings = {"level": level, "names": list(names), "groups": lists}
-        self._settings["input_shape"] = input_shape
+        self._settings: dict[str, Any] = {"level": level, "names": list(names), "groups": lists}
+        self._settings |= {"input_shape": input_shape, "lookups": lookups}
         self._im = im = InstrumentedModel(ablated, input_shape)
-        self._network = Network(im, level, False, im.output_operations, names, groups)
+        self._network = Network(im, level, False, im.output_operations, names, groups, lookups)
         make = {"initializer": "zeros", "trainable": False}
         self.mask = self.add_weight(shape=(self._network.units,), name="mask", **make)
         self.base = {

@@ -60,7 +60,11 @@ def has_tied_kernels(im: InstrumentedModel) -> bool:
 
     def find() -> bool:
         kernels = [kernel.variable() for kernel in im.kernels.values()]
-        if len(set(map(id, kernels))) < len(kernels):
+        tables = {o.params.name for o in im.operations if isinstance(o.params, Lookup)}
+        read = [o.kernels for o in im.operations if not isinstance(o.params, Lookup)]
+        if len(set(map(id, kernels))) < len(kernels) or any(
+            kernel.name in tables for group in read for kernel in group
+        ):
             return True
         others = [
             o
@@ -119,8 +123,11 @@ class Network:
         wanted: tuple[str, ...],
         of: Sequence[str] | None = None,
         groups: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        lookups: bool | None = None,
     ) -> None:
         self.im = im
+        # Whether the synapses of embeddings are units; by default if kernels are named.
+        self.lookups = of is not None if lookups is None else lookups
         self.level = level
         self.by_weight = by_weight
         self.wanted = wanted
@@ -184,7 +191,7 @@ class Network:
             name, params = operation.name, operation.params
             cell = params.unrolled.cell if isinstance(params, Member) else (operation,)
             kernels = [k for o in cell for k in o.kernels if _in(k.name, of)]
-            if not kernels or (of is None and isinstance(params, Lookup)):
+            if not kernels or (isinstance(params, Lookup) and not self.lookups):
                 continue
             for kernel in kernels:
                 self._add(kernel.name, kernel.shape)
@@ -339,11 +346,7 @@ class Network:
         return masks
 
     def run(
-        self,
-        mask: Any,
-        x: Sequence[Any],
-        base: Mapping[str, Any],
-        constants: Mapping[str, Any],
+        self, mask: Any, x: Sequence[Any], base: Mapping[str, Any], constants: Mapping[str, Any]
     ) -> list[Any]:
         """Return the wanted operations' values.
 

@@ -117,8 +117,8 @@ class Ablation:
         if level == "synapse" and isinstance(self.reference, Zero) and has_tied_kernels(self.im):
             # A weight that is zero is zero wherever it is read.
             by_weight = True
-            lookups = {o.params.name for o in self.im.operations if isinstance(o.params, Lookup)}
-            of = sorted(set(self.im.kernels) - lookups) if of is None else of
+            read = (o for o in self.im.operations if not isinstance(o.params, Lookup))
+            of = sorted({k.name for o in read for k in o.kernels}) if of is None else of
         self.reference.check(self.im)
         self.target = None if target is None else resolve_target(self.im, target)
         wanted = self.im.logit_operation if self.target is None else self.target.operation
@@ -163,13 +163,7 @@ class Ablation:
         by_name = dict(zip(self.im.input_operations, x, strict=True))
         return x[0] if len(x) == 1 else Inputs(by_name)
 
-    def outputs(
-        self,
-        mask: Mask,
-        x: "DataLike | Rows",
-        *,
-        batch_size: int = 256,
-    ) -> np.ndarray:
+    def outputs(self, mask: Mask, x: "DataLike | Rows", *, batch_size: int = 256) -> np.ndarray:
         """Return the values of the target's operation, by default the logits.
 
         Args:
@@ -263,10 +257,17 @@ class Ablation:
                 whose weights are replaced, in place of a new one.
 
         Raises:
-            InvalidArgumentError: if the mask does not fit the units, or the reference has several
-                donors.
+            InvalidArgumentError: if the mask does not fit the units, or names some that do not
+                reach the target, or if the reference has several donors.
         """
         from nnslicer_tf.instrument.ablated_models import ablated_model
+
+        unreached = [*(set(mask) - set(self.shapes))] if isinstance(mask, Mapping) else []
+        if unreached and self._flat(mask, 0).size:  # the mask fits
+            raise InvalidArgumentError(
+                f"Units of '{unreached[0]}' do not reach '{self.network.wanted[0]}', the target of "
+                "this ablation. Make one for an output that they reach: Ablation(..., target=...)."
+            )
 
         return ablated_model(self, self.masks(mask), into)
 
@@ -283,8 +284,15 @@ class Ablation:
     def _flat(self, mask: Mask, samples: int) -> np.ndarray:
         """Return a mask as an array over all units, `(units,)` or `(samples, units)` float32."""
         for part in mask.values() if isinstance(mask, Mapping) else [mask]:
-            if np.asarray(part).dtype.kind == "f" and np.isnan(np.min(part, initial=0)):
-                raise InvalidArgumentError("Masks must be numbers: 1 keeps a unit. Received: NaN")
+            array = np.asarray(part)
+            if (
+                array.size
+                and array.dtype.kind == "f"
+                and not np.isfinite(array.min() + array.max())
+            ):
+                raise InvalidArgumentError(
+                    "Masks must be finite numbers: 1 keeps a unit. Received: NaN or infinity"
+                )
         if not isinstance(mask, Mapping):
             flat = np.asarray(mask)
             if flat.dtype.kind not in "bif" or flat.shape not in (

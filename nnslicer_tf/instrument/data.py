@@ -66,11 +66,7 @@ def bounds_of_dtype(dtype: str) -> Bounds | None:
 
 
 def check_array(
-    x: Any,
-    shape: Shape,
-    first: int = 0,
-    bounds: Bounds | None = None,
-    columns: Sequence[str] = (),
+    x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = None, columns: Sequence[str] = ()
 ) -> np.ndarray:
     """Return `x` as a finite float32 array `(batch, *shape)`.
 
@@ -206,6 +202,8 @@ class Samples:
             self.labels = [] if arrays is None else [y]
         else:
             x, arrays = dict(data) if hasattr(data, "iloc") else data, None
+            if isinstance(x, Mapping):
+                self.columns, x = column_names(x), aligned(x, columns)
             if isinstance(x, (Mapping, list, tuple)):
                 arrays = self._by_name(x)
             elif not isinstance(data, Iterable) or hasattr(data, "shape"):
@@ -371,7 +369,12 @@ def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") 
 
 
 def column_names(data: Any) -> tuple[str, ...]:
-    """Return the column names of a DataFrame, its row or a `Dataset`; () unless they are texts."""
+    """Return the column names of a DataFrame, its row or a `Dataset`; () unless they are texts.
+
+    Those of a dict of inputs, some of which are tables, have the input's name before theirs.
+    """
+    if isinstance(data, Mapping):
+        return tuple(f"{key}: {name}" for key, part in data.items() for name in column_names(part))
     names = getattr(data, "columns", data.index if hasattr(data, "iloc") else ())
     is_named = all(isinstance(name, str) for name in names) if np.ndim(names) == 1 else False
     return tuple(names) if is_named and len(names) else ()
@@ -383,6 +386,12 @@ def aligned(data: Any, columns: Sequence[str]) -> Any:
     Without names, data is unchanged. Raises InputShapeError if the columns have other names.
     """
     names, columns = column_names(data), tuple(columns)
+    if isinstance(data, Mapping):
+        starts = {key: f"{key}: " for key in data}
+        own = {
+            k: [c.removeprefix(s) for c in columns if c.startswith(s)] for k, s in starts.items()
+        }
+        return {key: aligned(part, own[key]) for key, part in data.items()} if names else data
     if not names or not columns or names == columns:
         return data
     missing = [name for name in columns if name not in names]

@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain, count
 from typing import Any
 
 import keras
@@ -81,13 +82,10 @@ def _number_anew(model: keras.Model) -> None:
     functions = [o for o in model.operations if not isinstance(o, keras.layers.Layer)]
     used = {layer.name for layer in model.layers}
     for operation in functions:
-        plain = name = re.sub(r"_\d+$", "", operation.name)
-        k = 0
-        while name in used:
-            k += 1
-            name = f"{plain}_{k}"
-        used.add(name)
-        operation.name = name
+        plain = re.sub(r"_\d+$", "", operation.name)
+        names = chain([plain], (f"{plain}_{k}" for k in count(1)))
+        operation.name = next(name for name in names if name not in used)
+        used.add(operation.name)
 
 
 def _constants(model: keras.Model) -> list[np.ndarray]:

@@ -344,7 +344,7 @@ class InstrumentedModel(ShownAsTable):
         if len(names) < len(keys) and isinstance(data, Mapping) and set(data) == set(keys):
             parts = keras.tree.flatten({key: data[key] for key in keys})  # nested, as the inputs
             data = dict(zip(self.graph.inputs, parts, strict=False))
-        return Samples(data, self.input_shapes, self._bounds, names)
+        return Samples(data, self.input_shapes, self._bounds, names, self.columns)
 
     def _only_input(self, data: Mapping) -> Any:
         """Return the samples in a dict with one key: the input's name, or a common one."""

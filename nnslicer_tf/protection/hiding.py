@@ -197,7 +197,7 @@ def simulate_attacks(
     Raises:
         InvalidArgumentError, SeveralInputsError: as `steal`, or for classes out of range.
     """
-    im = instrumented(model)
+    im, budgets = instrumented(model), list(budgets)
     check_classifier(im)
     samples, (x, y) = im.labelled(train), im.labelled(test)
     targets = check_classes(im, y, targets)

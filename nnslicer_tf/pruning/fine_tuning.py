@@ -57,7 +57,8 @@ def fine_tune(
         progress: Show a progress bar.
         from_logits: Whether the outputs are logits; only of a single output `(samples, classes)`.
         free: Variables that may change, each with a bool array of its shape, true for the entries
-            that do; all others are frozen. By default all change.
+            that do; all others are frozen, but for statistics of normalisation. By default all
+            change.
 
     Raises:
         InvalidArgumentError: if there are no samples, not one label for each, or no output for a
@@ -90,6 +91,13 @@ def fine_tune(
     losses = keras.tree.pack_sequence_as(structure, [loss_of(kind) for kind in kinds])
     optimizer = adam(learning_rate)
     if free is not None:
+        own = {id(variable): tuple(variable.shape) for variable in model.trainable_variables}
+        for variable, mask in free:
+            if own.pop(id(variable), None) != np.shape(mask):
+                raise InvalidArgumentError(
+                    "free must name trainable variables of the model, once each, with a bool array "
+                    f"of its shape. Received: {variable!r}, and an array of {np.shape(mask)}"
+                )
         optimizer = selective_optimizer(optimizer, {id(v): mask for v, mask in free})
     compile_loss(model, optimizer, losses)
     draw_dropout_seeds(model, generator)

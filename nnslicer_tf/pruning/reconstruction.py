@@ -57,7 +57,16 @@ def reconstruct(
     """
     generator = as_generator(rng)
     copy = im.like(small)
-    x = x[: _max_samples(copy)]
+    # As many samples as have values that fit into memory, at least one batch.
+    readers = Counter(name for operation in copy.operations for name in operation.inputs)
+    live = largest = 0
+    for operation in copy.operations:
+        live += operation.size
+        largest = max(largest, live)
+        readers.subtract(operation.inputs)
+        dead = {name for name in {*operation.inputs, operation.name} if readers[name] == 0}
+        live -= sum(copy[name].size for name in dead)
+    x = x[: max(_BATCH, _MAX_BYTES // (4 * largest))]
     starts = range(0, len(x), _BATCH)
 
     # The layers to fit, their goals, and the positions of each batch that form their systems.
@@ -160,19 +169,6 @@ def _refit(
     kernel.variable().assign(kernel.to_kernel((before + change)[:-1].reshape(weights.shape)))
     if bias is not None:
         bias.assign((before + change)[-1])
-
-
-def _max_samples(copy: InstrumentedModel) -> int:
-    """Return the number of samples whose values fit into `_MAX_BYTES`, at least one batch."""
-    readers = Counter(name for operation in copy.operations for name in operation.inputs)
-    live = largest = 0
-    for operation in copy.operations:
-        live += operation.size
-        largest = max(largest, live)
-        readers.subtract(operation.inputs)
-        dead = {name for name in {*operation.inputs, operation.name} if readers[name] == 0}
-        live -= sum(copy[name].size for name in dead)
-    return max(_BATCH, _MAX_BYTES // (4 * largest))
 
 
 def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -248,9 +248,10 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = Non
         InvalidArgumentError: for a different height or width, or values that are not finite.
     """
     image = np.asarray(image, np.float64)
-    if image.ndim not in (2, 3) or np.shape(values)[:2] != image.shape[:2]:
+    fits = image.ndim in (2, 3) and np.shape(values)[:2] == image.shape[:2] and image.size
+    if not fits or not np.isfinite(image).all():
         raise InvalidArgumentError(
-            "Values and image must have the same height and width. "
+            "Values and a finite image must have the same height and width. "
             f"Received: {np.shape(values)}, {image.shape}"
         )
     grey = image.mean(axis=-1) if image.ndim == 3 else image

@@ -54,8 +54,15 @@ def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
             drawn = {n: (of_methods[n].shares, of_methods[n].answers) for n in chosen}
             drawn = {own if n == one.own_method else n: curve for n, curve in drawn.items()}
             curves.append(curve_cell(drawn, verb, answer))
-    if one.background is not None and one.background.names:  # a table, whose columns have groups
-        panels = [_table_panel(one, maps, score)]
+    if one.background is not None and one.background.names:
+        # A table: a column, or a group of columns, in each line.
+        labels, by_feature = one.background.to_frame().sort_index(), {}
+        for method, values in maps.items():
+            parts = [values[n] for n in one.sample] if isinstance(one.sample, Mapping) else [values]
+            flat = np.concatenate(list(map(np.ravel, parts)))
+            by_feature[method] = np.bincount(one.background.features, weights=flat)
+        named = [f"{n} = {value}" for n, value in zip(labels.feature, labels.value, strict=True)]
+        panels = [InputPanel(one.background.values, by_feature, "", labels=named, score=score)]
     else:
         inputs = one.sample if isinstance(one.sample, Mapping) else {"": one.sample}
         panels = []
@@ -111,19 +118,6 @@ def _answers(one: Any) -> Cell:
     what = "value" if number else f"probability of {named(row['answer'])}{against}"
     title = f"decisive slice: {row['size']:,} synapses ({row['share']:.1%})"
     return answer_cell(rows, what, title)
-
-
-def _table_panel(one: Any, maps: Mapping[str, Any], score: str) -> InputPanel:
-    """Return the panel of a table's features: a column, or a group of columns, in each line."""
-    background = one.background
-    labels = background.to_frame().sort_index()
-    by_feature = {}
-    for method, values in maps.items():
-        parts = [values[n] for n in one.sample] if isinstance(one.sample, Mapping) else [values]
-        flat = np.concatenate(list(map(np.ravel, parts)))
-        by_feature[method] = np.bincount(background.features, weights=flat)
-    names = [f"{name} = {value}" for name, value in zip(labels.feature, labels.value, strict=True)]
-    return InputPanel(background.values, by_feature, "", labels=names, score=score)
 
 
 def save_explanation(one: Any, path: str | os.PathLike) -> None:

@@ -1,4 +1,4 @@
-"""Charts of results: bars, ticks of exact lines, layers' errors."""
+"""Charts of results: synapses that are kept, and layers' errors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,38 +10,6 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import BLUE, RED, SKY, new_axes
-
-
-def plot_bars(
-    table: pd.DataFrame, ax: Axes | None = None, spread: pd.DataFrame | None = None
-) -> Axes:
-    """Draw vertical bars, with a group for each row and a bar for each column.
-
-    Args:
-        table: Heights; the index names the groups, the columns the series.
-        ax: Where to draw.
-        spread: Half the length of every bar's error bar, of the table's shape.
-
-    Raises:
-        InvalidArgumentError: if the table is empty, or the spread has a different shape.
-    """
-    if table.empty:
-        raise InvalidArgumentError("There is nothing to draw: the table is empty.")
-    if spread is not None and spread.shape != table.shape:
-        raise InvalidArgumentError(
-            f"The spread must be of the table's shape {table.shape}. Received: {spread.shape}"
-        )
-    ax = new_axes(ax, (max(5, 0.6 * len(table)), 3.6))
-    width = 0.8 / table.shape[1]
-    for i, name in enumerate(table.columns):
-        places = np.arange(len(table)) + i * width
-        errors = None if spread is None else spread.iloc[:, i]
-        ax.bar(places, table.iloc[:, i], width, label=name, yerr=errors)
-    middle = (table.shape[1] - 1) * width / 2
-    ax.set_xticks(np.arange(len(table)) + middle, table.index, rotation=40, ha="right")
-    if table.shape[1] > 1:
-        ax.legend()
-    return ax
 
 
 def plot_kept_synapses(slices: Any, ax: Axes | None = None) -> Axes:
@@ -71,7 +39,9 @@ def plot_kept_synapses(slices: Any, ax: Axes | None = None) -> Axes:
         )
     means = pd.DataFrame({n: {k: s.mean() for k, s in v.items()} for n, v in shares.items()})
     spread = pd.DataFrame({n: {k: s.std() for k, s in v.items()} for n, v in shares.items()})
-    ax = plot_bars(means, ax, spread if spread.to_numpy().any() else None)
+    ax = new_axes(ax, (max(5, 0.6 * len(means)), 3.6))
+    errors = spread if spread.to_numpy().any() else None
+    means.plot.bar(ax=ax, yerr=errors, width=0.8, rot=40, legend=len(named) > 1)
     ax.set(ylim=(0, 1), ylabel="share of synapses kept")
     return ax
 

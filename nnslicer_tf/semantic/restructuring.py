@@ -50,7 +50,5 @@ def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.M
     check_critical(critical, neuron_layers(im))
     for name, mask in critical.items():
         if not mask.any():
-            raise InvalidArgumentError(
-                f"Layer '{name}' would have no neurons left. Keep at least one."
-            )
+            raise InvalidArgumentError(f"Layer '{name}' would have no neurons. Keep at least one.")
     return remove_units(im, critical)

@@ -44,11 +44,6 @@ class Item:
     asked: np.ndarray  # other answers, in the order in which the same search is tried for them
     seed: int
 
-    @property
-    def arrays(self) -> Sequence[np.ndarray]:
-        """What tells the search from others of a folder."""
-        return (*self.inputs, self.targets, self.asked, np.array(self.seed))
-
 
 class Decisions(Job):
     """Finds the slices of items. A copy, such as a Ray worker's, prepares its own model."""
@@ -172,7 +167,7 @@ class Decisions(Job):
         for number, (own, key) in enumerate(zip(files, keys, strict=True)):
             if store is None:
                 break
-            digests[number] = digest(array for i in own for array in items[i].arrays)
+            digests[number] = digest(array for i in own for array in self._arrays(items[i]))
             if key in store:
                 with store.open(key) as file:
                     check_batch(number, file.value("digest", str), digests[number])
@@ -207,6 +202,12 @@ class Decisions(Job):
                         store.save(keys[number], header | {"digest": digests[number]}, arrays)
         return DecisiveSlices.join([joined[number] for number in range(len(files))])
 
+    def _arrays(self, item: Item) -> Iterator[Any]:
+        """Yield what tells a search from others of a folder: its sample, and its reference."""
+        yield from (*item.inputs, item.targets, item.asked, np.array(item.seed))
+        base = self.model.unchecked(item.inputs).base if self.reference.paired else {}
+        yield from map(ops.convert_to_numpy, base.values())
+
     def _identity(self, first: Item) -> dict[str, Any]:
         """Return everything that the slices depend on, but for their samples."""
         slicer, _, required, _, others, _ = self._given
@@ -217,6 +218,7 @@ class Decisions(Job):
             "model": slicer.profile.fingerprint,
             **asdict(required),
             "answer": [answers.operation, answers.kind, digest([answers.score(0)[0]])],
+            "output": repr(answers.classes),
             "others": others,
             "reference": digest(ops.convert_to_numpy(value) for value in reference.values()),
             "donors": digest(array for donors in sets for array in donors.inputs),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._checks import is_int
 from nnslicer_tf._numerics import OutputClasses, sigmoid, softmax
 from nnslicer_tf.errors import CriterionError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -152,6 +153,8 @@ def asked_answers(im: InstrumentedModel, outputs: Any) -> tuple[Answers, Any]:
     is_predicted = isinstance(wanted, str) and wanted == PREDICTED
     if len(shape) <= 1 and not classes.is_number:
         if classes.is_multi_label and np.ndim(wanted) == 0 and not is_predicted:
+            if not is_int(wanted):
+                raise CriterionError(f"Outputs are 'predicted' or a label. Received: {wanted!r}")
             label = int(wanted)
             target = resolve_target(im, {name or next(iter(im.outputs)): label})
             labelled = Target(target.operation, target.neurons, target.answer, label)

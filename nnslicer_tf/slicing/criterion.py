@@ -126,9 +126,7 @@ def _indices(
     size = int(np.prod(shape))
     if isinstance(chosen, str):
         if chosen != ALL:
-            raise CriterionError(
-                f"Neurons of '{name}' must be indices or 'all'. Received: {chosen!r}"
-            )
+            raise CriterionError(f"Neurons of '{name}' are indices or 'all'. Received: {chosen!r}")
         return np.arange(size)
     given = list(chosen) if isinstance(chosen, Iterable) else chosen
     indices = np.atleast_1d(np.asarray(given))

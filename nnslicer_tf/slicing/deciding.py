@@ -9,6 +9,7 @@ import numpy as np
 
 from nnslicer_tf._checks import as_generator, check_count, check_name, check_number
 from nnslicer_tf._environment import progress_bar
+from nnslicer_tf._files import digest
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import fixed_models
@@ -153,7 +154,8 @@ class DecisiveSearch:
                 answer in the rest is added until it does.
             folder: Folder for the slices, from which an interrupted run of the same samples
                 resumes; not with `against`.
-            rng: Seed or generator, for `others` and the choice of other samples.
+            rng: Seed or generator, for `others` and the choice of other samples. A sample's slice
+                does not depend on the others of a call.
 
         Raises:
             InvalidArgumentError: if an argument is out of range.
@@ -180,7 +182,6 @@ class DecisiveSearch:
         samples = len(inputs[0])
         full = job.values(job.model.as_batch(inputs))
         targets = _targets(job.wanted, answers, required, full)
-        asked = [generator.permutation(answers.count) for _ in range(samples)]
 
         # One search for a class against others; else for each sample, or for all of them.
         if against is not None:
@@ -198,15 +199,18 @@ class DecisiveSearch:
             every = [np.concatenate(pair) for pair in of_both]
             levels = required.at_least, 1 - required.at_most
             trials = class_trials(job.model, every, samples, levels, generator)
-            labels = np.full(len(every[0]), targets[0])
-            item = Item(every, np.concatenate([full, of_others[chosen]]), labels, asked[0], 0)
+            labels, asked = np.full(len(every[0]), targets[0]), generator.permutation(answers.count)
+            item = Item(every, np.concatenate([full, of_others[chosen]]), labels, asked, 0)
             with progress_bar("Deciding", 1, slicer.progress, unit="slice"):
                 return job.found(item, trials)
         job.draw_donors(generator)
-        items = []
+        # A sample's search is the same among any others: its seed comes from what it is.
+        run, items = generator.bytes(8), []
         for rows in [np.arange(samples)] if required.together else np.arange(samples)[:, None]:
-            own, seed = [array[rows] for array in inputs], int(generator.integers(2**32))
-            items.append(Item(own, full[rows], targets[rows], asked[rows[0]], seed))
+            own = [array[rows] for array in inputs]
+            seed = int(digest([*own, run])[:8], 16)
+            asked = np.random.default_rng(seed).permutation(answers.count)
+            items.append(Item(own, full[rows], targets[rows], asked, seed))
         return job.collect(items, folder)
 
 

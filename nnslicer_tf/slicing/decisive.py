@@ -49,9 +49,11 @@ class DecisiveSlices(ShownAsTable):
             slice alone from the whole model's); "size" and "share" of the
             slice; "kept" (whether it keeps the answer as required), "needed" (whether the model
             gives another one without it), "minimal" (every unit was tried alone, and none can go),
-            "found" (kept, as needed as required, and no larger than `max_share`); "donors kept"
-            (with several donors, the share for which it keeps the answer); "scope donors" (other
-            samples, which no search has seen), "scope kept" (the share of these for which it keeps
+            "found" (kept, as needed as required, and no larger than `max_share`; with `at_least`
+            smaller than the whole model), "empty kept" (whether nothing active keeps it, too);
+            "donors kept" (with several donors, the share for which it keeps the answer);
+            "scope donors" (other samples, which no search has seen), "scope kept" (the share of
+            these for which it keeps
             the answer when inactive units take their values; with `at_least` as required, else the
             answer alone), "scope bound" (the lower bound of that share, with 95 % confidence, of
             Clopper and Pearson; with `at_least` that share if its test was passed); for a class
@@ -85,10 +87,7 @@ class DecisiveSlices(ShownAsTable):
 
     def __getitem__(self, index: int) -> Slice:
         """Return the slice of one sample, whose values are the contributions."""
-        index = operator.index(index)
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"There are {counted(len(self), 'slice')}. Received index {index}.")
-        place = 0 if self.info["together"] else index % len(self)
+        place = self._place(index)
         # A member that does nothing is a member, too.
         found = self.contributions[place].astype(np.float32)
         values = np.where(found == 0, np.finfo(np.float32).tiny, found)
@@ -99,12 +98,19 @@ class DecisiveSlices(ShownAsTable):
         by_synapse = self.info["level"] == "synapse"
         return Slice({} if by_synapse else arrays, arrays if by_synapse else {}, info)
 
+    def _place(self, index: int) -> int:
+        """Return the place of a sample's slice; raise IndexError if there is no such sample."""
+        index = operator.index(index)
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"There are {counted(len(self), 'slice')}. Received index {index}.")
+        return 0 if self.info["together"] else index % len(self)
+
     def __iter__(self) -> Iterator[Slice]:
         return (self[i] for i in range(len(self)))
 
     def masks(self, index: int = 0) -> dict[str, np.ndarray]:
         """Return which units are in the slice of a sample: name → bool array."""
-        return self._arrays(0 if self.info["together"] else index, True, bool)
+        return self._arrays(self._place(index), True, bool)
 
     def _arrays(self, place: int, values: Any, dtype: Any) -> dict[str, np.ndarray]:
         """Return an array for each of `shapes`, with values at the members of a slice."""
@@ -130,6 +136,7 @@ class DecisiveSlices(ShownAsTable):
             index: The sample.
             classes: Names of the classes, in order.
         """
+        place = self._place(index)
         row = {name: column[index] for name, column in self.certificate.items()}
         number, level = self.info["number"], self.info["level"]
 
@@ -160,7 +167,7 @@ class DecisiveSlices(ShownAsTable):
         unit = level if row["size"] == 1 else many
         units = f"{int(row['size']):,} {unit} ({100 * row['share']:.2f} %)"
         bounds = "".join(
-            f" with {phrase} {self.info[name]:g} ({name})"
+            f" with {phrase} {self.info[name]} ({name})"
             for name, phrase in (
                 ("min_probability", "a probability of at least"),
                 ("max_divergence", "a divergence of at most"),
@@ -169,9 +176,10 @@ class DecisiveSlices(ShownAsTable):
         ).replace(") with", ") and")
         answer = f"the answer {named(row['answer'])}{bounds}"
         if not row["kept"] and row["share"] == 1:
+            digits = 3 if row["probability"] < 0.999 else 9
             return (
                 f"No slice was found that keeps {answer}. The whole model gives it a probability "
-                f"of {row['probability']:.3g}; pass a lower min_probability."
+                f"of {row['probability']:.{digits}g}; pass a lower min_probability."
             )
         verb = "gives" if number else "answers"
         text = (
@@ -184,7 +192,8 @@ class DecisiveSlices(ShownAsTable):
             text += f". The whole model gives {named(row['answer'])}."
         else:
             text += f" with {100 * row['probability of empty answer']:.1f} %."
-        if not number and not bounds and row["empty answer"] == row["answer"]:
+        is_kept = row.get("empty kept", not bounds and row["empty answer"] == row["answer"])
+        if not number and is_kept:
             text += (
                 " The model gives this answer without any of them, so the slice says little: "
                 "Slicer.decisive asks for more with min_probability or max_divergence."
@@ -197,12 +206,19 @@ class DecisiveSlices(ShownAsTable):
             text += f" Not found, because {of_all} does not keep {answer}."
         elif self.info.get("needed") and not row["needed"]:
             text += " Not found, because none that keeps the answer changes it when it is removed."
+        elif self.info.get("at_least") and row["share"] == 1:
+            text += (
+                f" Not found: no fewer {many} passed the test with other samples' values. A larger "
+                "background, or another `rng`, may find a slice."
+            )
         elif not row["found"]:
             text += (
                 f" Not found, because it has more than {100 * self.info['max_share']:g} % of the "
                 f"{many}; a larger max_share counts it."
             )
-        if "scope kept" in row:
+        if row.get("scope donors") == 0:
+            text += " It was not tested with other samples' values: all that were given equal it."
+        elif "scope kept" in row:
             text += (
                 f" With the values of {row['scope donors']} other samples in the inactive "
                 f"{many}, the answer is kept for {100 * row['scope kept']:.0f} % (at least "
@@ -219,10 +235,13 @@ class DecisiveSlices(ShownAsTable):
             )
         if self.info["together"]:
             kept = int(self.certificate["kept"].sum())
-            text += f" It is one slice for {len(self)} samples, and keeps the answers of {kept}."
+            text += (
+                f" It is one slice for {len(self)} samples, and keeps the answers of {kept}; "
+                f"probabilities are those of sample {index}."
+            )
         if self.info.get("labels"):
             text += " The labels are independent; only the most probable one was kept."
-        others = self.info["others"][0 if self.info["together"] else index]
+        others = self.info["others"][place]
         given = [named(label) for label, is_given in others if is_given]
         if given:
             text += (

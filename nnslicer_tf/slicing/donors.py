@@ -43,6 +43,14 @@ class Trial:
         return Trial(self.rows.part(chosen), self.index[chosen], self.counts[chosen])
 
 
+def _differ(x: Any, index: np.ndarray, others: Any, own: np.ndarray) -> np.ndarray:
+    """Return of which pairs the two samples differ."""
+    pairs = zip(x, others, strict=True)
+    return np.any(
+        [(a[index] != b[own]).reshape(len(own), -1).any(axis=1) for a, b in pairs], axis=0
+    )
+
+
 @dataclass(frozen=True)
 class Donors:
     """Samples whose values inactive units take."""
@@ -68,10 +76,8 @@ class Donors:
         if rows > donors:
             of_rows = [{n: ops.take(v, own, axis=0) for n, v in p.items()} for p in base[:2]]
             base = of_rows[0], of_rows[1], rows
-        pairs = zip(x, self.inputs, strict=True)
-        equal = [(a[index] == b[own]).reshape(rows, -1).all(axis=1) for a, b in pairs]
         chosen = model.unchecked([array[index] for array in x], base, paired=True)
-        return Trial(chosen, index, ~np.logical_and.reduce(equal))
+        return Trial(chosen, index, _differ(x, index, self.inputs, own))
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,15 @@ class DonorSets:
             return {"data": data, "test": test, "draw": draw}
         rows = model.unchecked(x)
         index = np.repeat(np.arange(len(x[0])), rows.donors)
-        data = Trial(rows, index, np.ones(len(index), bool))
+        counts = np.ones(len(index), bool)
+        if isinstance(model.reference, Samples):  # a sample's values for itself say nothing
+            own = np.tile(np.arange(rows.donors), len(x[0]))
+            counts = _differ(x, index, arrays_of(model.reference.x), own)
+            if not np.bincount(index[counts], minlength=len(x[0])).all():
+                raise InvalidArgumentError(
+                    "The reference has no sample but the one whose slice is searched. Pass others."
+                )
+        data = Trial(rows, index, counts)
         if tests is None:
             return {"data": data}
 
@@ -123,6 +137,13 @@ def donor_sets(
     if is_count:
         check_count("scope", count, 0)
     given = None if is_count else im.check(scope)
+    if model.network.by_weight:
+        if given is not None:
+            raise InvalidArgumentError(
+                "scope gives inactive units the values of samples, but here weights are replaced, "
+                "which have none: omit it."
+            )
+        return DonorSets(missing="" if reference.paired else "inactive weights are zero for all")
     if at_least is not None:
         background = im.check(reference.x) if isinstance(reference, Samples) else ()
         first, second, last = _split(len(background), rng)

@@ -37,7 +37,6 @@ from nnslicer_tf.slicing.answers import Answers, asked_answers
 from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.explanation import Comparison, Explanation
-from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:
@@ -155,8 +154,25 @@ class Explainer:
                 return by.slice(batch, outputs)
 
         one = sliced(slicer)
-        kept, removed = _ablated(im, slicer.profile, one, batch, chosen)
-        frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
+        # The answers with only the slice active, and with it removed. All kernels have masks: what
+        # is compiled serves the decisive slice, too.
+        tables = any(isinstance(kernel, Lookup) for kernel in im.kernels.values())
+        of = list(im.kernels) if tables else None
+        ablation, keep = (
+            Ablation(im, Mean(slicer.profile), target=chosen, of=of),
+            one.synapse_mask(),
+        )
+        ways = keep, {name: ~mask for name, mask in keep.items()}
+        kept, removed = (answer(im, chosen, ablation.outputs(way, batch)[0]) for way in ways)
+        # The share of usual samples whose slice has a synapse, by kernel.
+        frequencies: dict[str, Any] | None = None
+        if usual is not None:
+            counts: dict[str, Any] = dict.fromkeys(im.kernels, 0)
+            samples = 0
+            for part in slicer.iterate(usual, criterion):
+                samples += len(part.predicted)
+                counts = {n: c + (part.synapses[n] != 0).sum(axis=0) for n, c in counts.items()}
+            frequencies = {name: count / samples for name, count in counts.items()}
 
         def amounts() -> Slice:
             parts: list[tuple[float, Slice]] = []
@@ -298,31 +314,6 @@ def _words_of(words: Any, tokens: np.ndarray) -> Sequence[str]:
     return found
 
 
-def _ablated(
-    im: InstrumentedModel, profile: Profile, one: Slice, batch: Any, target: Target
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the answers with only the slice active and with it removed, the rest at its mean."""
-    # All kernels: by the default, what is compiled serves the decisive slice, too.
-    has_tables = any(isinstance(kernel, Lookup) for kernel in im.kernels.values())
-    of = list(im.kernels) if has_tables else None
-    ablation = Ablation(im, Mean(profile), target=target, of=of)
-    keep = one.synapse_mask()
-    removed = {name: ~mask for name, mask in keep.items()}
-    alone, without = (answer(im, target, ablation.outputs(m, batch)[0]) for m in (keep, removed))
-    return alone, without
-
-
-def _frequencies(slicer: "Slicer", usual: DataLike, criterion: Any) -> dict[str, np.ndarray]:
-    """Return the share of usual samples whose slice has a synapse, by kernel."""
-    counts = {name: np.zeros(k.shape, np.int64) for name, k in slicer.im.kernels.items()}
-    samples = 0
-    for part in slicer.iterate(usual, criterion):
-        samples += len(part.predicted)
-        for name, rows in part.synapses.items():
-            counts[name] += (rows != 0).sum(axis=0)
-    return {name: count / samples for name, count in counts.items()}
-
-
 def _decisive_for(
     slicer: "Slicer", target: Target, batch: Any, whole: np.ndarray, names: Sequence[str]
 ) -> tuple[DecisiveSlices | None, DecisiveSlices | None, str]:
@@ -367,6 +358,7 @@ def one_sample(
     """Return a checked batch of one sample, and its column names, by default a DataFrame's."""
     if len(im.input_operations) > 1:
         is_named = isinstance(x, Mapping) or hasattr(x, "iloc")  # a table's columns are inputs
+        x = aligned(x, im.columns) if isinstance(x, Mapping) else x
         shapes = [(), *im.input_shapes.values()]
         batch: Any = {
             key: as_array(part)[None] if np.shape(part) in shapes else as_array(part)

@@ -18,11 +18,7 @@ from nnslicer_tf.attributions import Target, metrics
 from nnslicer_tf.attributions.background import DEEPLIFT, Background
 from nnslicer_tf.attributions.deep_explainer import as_shap
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.explanation import (
-    explanation_figure,
-    explanation_html,
-    save_explanation,
-)
+from nnslicer_tf.report.explanation import explanation_figure, explanation_html, save_explanation
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.slice import Slice
 
@@ -289,7 +285,7 @@ class Explanation(ShownAsTable):
         lines += [
             f"The slice by counts for {what} has {np.count_nonzero(synapses):,} of "
             f"{counted(len(synapses), 'synapse')} ({(synapses != 0).mean():.1%}), "
-            f"at θ = {self.slice.info.get('theta')}.",
+            f"at θ = {self.slice.info.get('theta')}."
         ]
         if not found:  # one certificate is enough
             lines.append(

@@ -101,9 +101,10 @@ class Patching(ShownAsTable):
         bar = ax.figure.colorbar(image, ax=ax)
         bar.set_ticks([0, 1], labels=[f"0: {run} run", f"1: {other} run"])
         bar.ax.set_ylim(min(0.0, float(np.nanmin(grid))), most)
-        outer = posixpath.commonpath(names) if len(names) > 1 else ""  # the model around all
+        outer = posixpath.commonpath(names) if len(names) > 1 else ""  # around all
         if len(names) <= _MOST:
-            ax.set_yticks(range(len(names)), [name.removeprefix(f"{outer}/") for name in names])
+            short = [name.removeprefix(f"{outer}/") for name in names]
+            ax.set_yticks(range(len(names)), short, parse_math=False)
         ax.set(xlabel=across or "", ylabel="operation")
         if across and grid.shape[1] <= 24:
             shown = labels if len(labels) == grid.shape[1] else range(grid.shape[1])

@@ -141,8 +141,14 @@ class Search:
         answers, required, rows = self.answers, self.required, self.samples[trial.index]
         divergence = answers.divergence(values, rows)
         if answers.is_number:
-            scale = answers.divergence(self.empty, self.samples[self.data.index]).max()
-            return (divergence <= required.tolerance * float(scale))[trial.counts]
+            # A sample's change with all units ablated, on average over its donors.
+            index, changes = (
+                self.data.index,
+                answers.divergence(self.empty, self.samples[self.data.index]),
+            )
+            sums = np.bincount(index, changes, len(self.samples))
+            scale = sums / np.maximum(np.bincount(index, minlength=len(sums)), 1)
+            return (divergence <= required.tolerance * scale[trial.index])[trial.counts]
         goals = self.targets[trial.index]
         is_answer = answers.of(values) == goals
         same = is_answer.copy()
@@ -402,6 +408,9 @@ class Search:
             lost[self.data.counts] = ~self.kept_by(removed, self.data)
             needed = each(lost, self.data) > 0.5
         enough = kept & (needed | (not self.required.needed))
+        enough &= self.test is None or share < 1
+        empty = np.ones(len(self.data.index))
+        empty[self.data.counts] = self.kept_by(self.empty, self.data)
         columns: dict[str, Any] = {
             "answer": self.targets,
             "probability": answers.probability(answers.full[self.samples], self.targets),
@@ -418,6 +427,7 @@ class Search:
             "kept": kept,
             "needed": needed,
             "minimal": self.is_minimal,
+            "empty kept": each(empty, self.data) >= MIN_KEPT,
             "found": enough & (share <= self.required.max_share),
             "other classes asked": len(self.given),
             "other classes given": sum(is_given for _, is_given in self.given),

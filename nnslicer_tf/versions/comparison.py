@@ -184,7 +184,7 @@ def compare(
             variables of the same name and shape are compared.
         x: Samples in any form of `DataLike`, for both versions.
         y: The right answers, if known: classes `(samples,)`, of maps `(samples, …)` at each
-            position, or numbers.
+            position, or numbers; by default those in `x`, if it has labels.
         tolerance: How far two answers may be apart and agree. Numbers need it: the root mean square
             of their differences, in their own unit. Of maps it is the share of positions that may
             differ; None: no position.
@@ -208,8 +208,13 @@ def compare(
             f"{kind.task} outputs of {new_form[0]} in {tuple(new_form[1:])}."
         )
     tolerance = kind.tolerance(tolerance)
-    samples = new.check(x)
-    truth = None if y is None else kind.truth(y, len(samples))
+    has_labels = (isinstance(x, tuple) and len(x) == 2) or np.size(getattr(x, "y", ())) > 0
+    has_labels |= isinstance(getattr(x, "element_spec", None), tuple)  # of a tf.data.Dataset
+    if y is None and has_labels and len(new.input_operations) == 1:
+        samples, truth = new.labelled(x)
+    else:
+        samples = new.check(x)
+        truth = None if y is None else kind.truth(y, len(samples))
     inputs = arrays_of(samples)  # in order, as the versions may name them differently
     given = samples if len(inputs) == 1 else list(inputs)
     answers, margins = [], []

@@ -285,7 +285,6 @@ def calls(w: World) -> dict[str, Call]:
             semantic.train_neurons,
             {"model": w.model, "neurons": made["critical"], "x": x, "y": y, "epochs": 1},
         ),
-        "plot_bars": (report.plot_bars, {"table": pd.DataFrame({"a": [1.0, 2.0]})}),
         "plot_words": (report.plot_words, {"values": np.ones(2), "words": ("a", "b")}),
         "plot_over_image": (
             report.plot_over_image,

@@ -2,7 +2,6 @@
 
 import matplotlib
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib import pyplot
 from matplotlib.text import Text
@@ -12,7 +11,6 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import LinearPartition
 from nnslicer_tf.exactline.partition import Regions
 from nnslicer_tf.report import (
-    plot_bars,
     plot_kept_synapses,
     plot_over_image,
     plot_over_time,
@@ -131,25 +129,6 @@ def test_values_that_do_not_fit_an_image_are_refused(values, image, message):
 
 
 # Bars -------------------------------------------------------------------------------------
-
-
-def test_bars_stand_in_groups(axes):
-    table = pd.DataFrame({"a": [0.1, 0.2], "b": [0.3, 0.4]}, index=["x", "y"])
-    plot_bars(table, axes)
-    assert heights(axes) == [[0.1, 0.2], [0.3, 0.4]]
-    assert [t.get_text() for t in axes.get_xticklabels()] == ["x", "y"]
-    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["a", "b"]
-    centres = [
-        np.mean([bar.get_x() + bar.get_width() / 2 for bar in g]) for g in zip(*axes.containers)
-    ]
-    np.testing.assert_allclose(axes.get_xticks(), centres)
-
-
-def test_bars_of_nothing_or_of_another_spread_are_refused():
-    with pytest.raises(InvalidArgumentError, match="empty"):
-        plot_bars(pd.DataFrame())
-    with pytest.raises(InvalidArgumentError, match=r"shape \(1, 1\)"):
-        plot_bars(pd.DataFrame({"a": [1]}), spread=pd.DataFrame({"a": [1, 2]}))
 
 
 def test_kept_synapses_of_a_slice(digits, axes):

@@ -65,7 +65,7 @@ def test_bad_masks_are_refused():
         restructure(model, {"c": np.ones(7, bool)})
     with pytest.raises(InvalidArgumentError, match="has 7 neurons"):
         restructure(model, {"a": np.ones(6, bool)})
-    with pytest.raises(InvalidArgumentError, match="no neurons left"):
+    with pytest.raises(InvalidArgumentError, match="would have no neurons"):
         restructure(model, {"a": np.zeros(7, bool)})
     with pytest.raises(InvalidArgumentError, match="Unknown layer with neurons 'logits'"):
         masked(model, {"logits": np.ones(3, bool)})

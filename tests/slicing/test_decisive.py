@@ -193,7 +193,7 @@ def test_one_slice_for_a_class(network):
     kept = found.to_frame()
     own = kept["answer with slice alone"] == label
     assert own.mean() >= 0.95 and (kept["kept"] == own).all()
-    assert f"one slice for {len(samples)} samples, and keeps the answers of {own.sum()}." in (
+    assert f"one slice for {len(samples)} samples, and keeps the answers of {own.sum()};" in (
         found.summary()
     )
     with pytest.raises(nns.errors.CriterionError, match="samples of one class"):
