@@ -4,11 +4,18 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import dflare, pruning, versions
-from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError, ProfileMismatchError
+from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.errors import (
+    InputShapeError,
+    InvalidArgumentError,
+    NonFiniteActivationError,
+    ProfileMismatchError,
+)
 from nnslicer_tf.instrument import Ablation
 
 X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
@@ -83,6 +90,44 @@ def test_tables_of_a_test_have_the_columns_of_the_training(model):
             model, table, Y, ratio=0.3, test=(table[30:][names[::-1]], Y[30:]), progress=False
         )
     assert turned.accuracy == small.accuracy
+
+
+def test_tables_among_several_inputs_have_the_columns_of_the_profile():
+    """A table in another order is put right, with a warning; one with other columns is refused."""
+    keras.utils.set_random_seed(0)
+    series, row = keras.Input((4, 2), name="series"), keras.Input((3,), name="row")
+    joined = layers.Concatenate()([layers.Flatten()(series), row])
+    model = keras.Model([series, row], layers.Dense(2)(joined))
+    names, rng = ["zeta", "alpha", "mid"], np.random.default_rng(0)
+    x = {"series": rng.normal(size=(20, 4, 2)), "row": pd.DataFrame(rng.normal(size=(20, 3)))}
+    x["row"].columns = names
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
+    one = {"series": x["series"][:1], "row": x["row"][:1]}
+    turned = one | {"row": one["row"][names[::-1]]}
+    calls = {
+        "capture": lambda x: slicer.im.logits(x),
+        "decisive": lambda x: slicer.decisive(x, others=0, scope=0).certificate["probability"],
+        "explain": lambda x: slicer.explain(x, compare=False, decisive=False).whole,
+    }
+    for name, call in calls.items():
+        with pytest.warns(UserWarning, match="columns were reordered"):
+            found = call(turned)
+        np.testing.assert_allclose(found, call(one), err_msg=name)
+        with pytest.raises(InputShapeError, match=r"Missing here: \['mid'\]"):
+            call(one | {"row": one["row"].rename(columns={"mid": "middle"})})
+
+
+def test_labels_beside_the_samples_of_two_versions_are_taken(model):
+    new = keras.models.clone_model(model)
+    expected = versions.compare(model, new, X, Y)
+    for pair in (
+        (X, Y),
+        tf.data.Dataset.from_tensor_slices((X, Y)).batch(7),
+        Dataset(X, Y, "rows", "", "none", 4),
+    ):
+        found = versions.compare(model, new, pair)
+        assert found.negative.tolist() == expected.negative.tolist()
+        assert found.summary() == expected.summary()
 
 
 def test_what_was_fitted_before_training_is_refused_after_it(model):

@@ -386,3 +386,52 @@ def test_a_model_of_named_units_masks_those_of_other_outputs_too(reference):
     first = model.predict(x, verbose=0)["first"]
     np.testing.assert_allclose(found["first"], first, atol=1e-5)
     np.testing.assert_allclose(ablation.outputs(keep, x), first, atol=1e-5)
+
+
+def test_masks_between_0_and_1_in_a_model():
+    """The model computes what the ablation does, also where constants could not express it."""
+    model, *_ = network("dense", 0)
+    x = RNG.normal(size=(9, 4)).astype(np.float32)
+    ablation = Ablation(model, nns.Profile.from_data(model, x, progress=False))
+    mask = RNG.uniform(size=ablation.units)
+    found = ablation.model(mask).predict(x, verbose=0)
+    np.testing.assert_allclose(found, ablation.outputs(mask, x), atol=1e-5)
+    with pytest.raises(nns.errors.InvalidArgumentError, match="finite"):
+        ablation.outputs(np.full(ablation.units, np.inf), x)
+
+
+@pytest.mark.parametrize("reference", ["mean", "zero"])
+def test_a_table_that_scores_words_too(reference):
+    """A tied table: zeros are zero in both uses; at the mean, only the scores are ablated."""
+    inputs = keras.Input((4,), dtype="int32")
+    table, last = layers.ReversibleEmbedding(9, 5, name="table"), layers.Dense(5, name="last")
+    mean = layers.GlobalAveragePooling1D()(last(table(inputs)))
+    model = keras.Model(inputs, table(mean, reverse=True))
+    for variable in model.variables:
+        variable.assign(RNG.normal(size=variable.shape))
+    tokens = RNG.integers(0, 9, size=(20, 4))
+    profile = nns.Profile.from_data(model, tokens, progress=False)
+    ablation = Ablation(model, profile if reference == "mean" else reference)
+    masks = {name: RNG.uniform(size=shape) > 0.5 for name, shape in ablation.shapes.items()}
+    values, (kernel, bias) = table.embeddings.numpy(), last.get_weights()
+    if reference == "zero":
+        read = (values * masks["table"])[tokens] @ (kernel * masks["last"]) + bias
+        expected = read.mean(axis=1) @ (values * masks["table"]).T
+    else:
+        vectors, means = values[tokens], values[tokens].mean(axis=0)
+        read = means @ kernel + (vectors - means) @ (kernel * masks["last"]) + bias
+        usual = (vectors @ kernel + bias).mean(axis=(0, 1))
+        change = (read.mean(axis=1) - usual) @ (values * masks["table"]).T
+        expected = usual @ values.T + change
+    np.testing.assert_allclose(ablation.outputs(masks, tokens), expected, atol=1e-4)
+    found = ablation.model(masks).predict(tokens, verbose=0)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_model_of_units_that_do_not_reach_the_target_is_refused():
+    inputs = keras.Input((5,))
+    x = layers.Dense(6, "relu")(inputs)
+    model = keras.Model(inputs, [layers.Dense(n, name=f"of_{n}")(x) for n in (3, 1)])
+    ablation = Ablation(model, "zero")
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"'of_1' do not reach 'of_3'"):
+        ablation.model({"of_1": np.zeros((6, 1))})

@@ -184,3 +184,24 @@ def test_models_of_several_inputs_are_refused(x):
         pruning.fine_tune(model, x, np.zeros(len(x), int), progress=False)
     with pytest.raises(nns.errors.SeveralInputsError, match="has 2 inputs"):
         imitate(model, model, x, progress=False)
+
+
+def test_what_may_change_is_named_by_the_models_own_variables(x):
+    """Each once, with a mask of its shape; anything else was broadcast, or trained nothing."""
+    model, y = _dense(1), np.arange(len(x)) % 3
+    kernel = model.layers[-1].kernel
+    mask = np.zeros(kernel.shape, bool)
+    mask[0] = True
+    before = [v.numpy() for v in model.variables]
+    pruning.fine_tune(model, x, y, free=[(kernel, mask)], epochs=2, progress=False)
+    after = [v.numpy() for v in model.variables]
+    assert (before[0] != after[0]).any(axis=1).tolist() == mask.any(axis=1).tolist()
+    assert all(np.array_equal(*pair) for pair in zip(before[1:], after[1:]))
+    for free in (
+        [(kernel, mask[0])],
+        [(kernel, mask), (kernel, mask)],
+        [("kernel", mask)],
+        [(_dense(1).layers[-1].kernel, mask)],
+    ):
+        with pytest.raises(nns.errors.InvalidArgumentError, match="free must name"):
+            pruning.fine_tune(model, x, y, free=free, progress=False)

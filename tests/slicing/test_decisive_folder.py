@@ -7,7 +7,8 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.slicing import _decisions, _shared_passes
+from nnslicer_tf.instrument import Samples, Weights
+from nnslicer_tf.slicing import DecisiveSlices, _decisions, _shared_passes
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +176,60 @@ def test_a_pass_that_fails_ends_all_searches_that_share_it(network, monkeypatch)
     monkeypatch.setattr(_shared_passes.SharedPasses, "_answers", fails)
     with pytest.raises(MemoryError, match="this pass"):
         slicer.decisive(x)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"at_least": 0.8, "level": "neuron", "max_share": 1.0}], ids=["mean", "others"]
+)
+def test_a_slice_does_not_depend_on_the_other_samples_of_a_call(options):
+    """Alone, in another order and among others, everything is equal, scope and classes included."""
+    rng = np.random.default_rng(0)
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(12, "relu"), layers.Dense(4)])
+    model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
+    data = rng.normal(size=(180, 6)).astype(np.float32)
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, data, progress=False), progress=False)
+    if options:
+        options["reference"] = Samples(data[:160])
+    whole = slicer.decisive(data[160:], **options)
+    turned = slicer.decisive(data[160:][::-1], **options)
+    alone = [slicer.decisive(data[i : i + 1], **options) for i in range(160, 180)]
+    assert_equal(whole, DecisiveSlices.join(alone))
+    assert_equal(whole, DecisiveSlices.join([one_of(turned, i) for i in range(19, -1, -1)]))
+
+
+def one_of(slices, index):
+    """The slice of one sample, as from a call of its own."""
+    row = {name: column[index : index + 1] for name, column in slices.certificate.items()}
+    info = {**slices.info, "others": slices.info["others"][index : index + 1]}
+    return DecisiveSlices(
+        slices.shapes, [slices.members[index]], [slices.contributions[index]], row, info
+    )
+
+
+def test_slices_of_another_output_or_version_are_refused(tmp_path):
+    """Also if both outputs read the same values, and versions differ in what one sample reads."""
+    inputs = keras.Input((3,), dtype="int32")
+    x = layers.GlobalAveragePooling1D()(layers.Embedding(9, 5, name="words")(inputs))
+    scores = layers.Dense(4, name="scores")(layers.Dense(6, "relu")(x))
+    heads = {
+        n: layers.Activation(f, name=n)(scores) for n, f in (("p", "softmax"), ("q", "sigmoid"))
+    }
+    model = keras.Model(inputs, heads)
+    tokens = np.array([[1, 2, 3], [4, 5, 6]])
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, tokens, progress=False), workers=0)
+    options = {"level": "neuron", "scope": 0}
+    slicer.decisive(tokens, {"p": "predicted"}, folder=tmp_path / "a", **options)
+    with pytest.raises(ProfileMismatchError):
+        slicer.decisive(tokens, {"q": "predicted"}, folder=tmp_path / "a", **options)
+
+    def version(token):
+        other = keras.models.clone_model(model)
+        other.set_weights(model.get_weights())
+        table = other.get_layer("words").embeddings
+        table.assign(np.where(np.arange(9)[:, None] == token, 3.0, table.numpy()))
+        return Weights(other)
+
+    options |= {"outputs": {"p": "predicted"}, "folder": tmp_path / "b"}
+    slicer.decisive(tokens, reference=version(8), **options)
+    with pytest.raises(ProfileMismatchError):  # what the second sample reads is another
+        slicer.decisive(tokens, reference=version(5), **options)

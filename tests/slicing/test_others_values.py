@@ -5,10 +5,11 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from keras import layers
+from keras import layers, ops
 from scipy.stats import binom
 
 import nnslicer_tf as nns
+from nnslicer_tf import datasets, zoo
 from nnslicer_tf._numerics import lower_bound
 from nnslicer_tf.instrument import Samples, Weights
 from nnslicer_tf.slicing.donors import looks_of
@@ -400,3 +401,94 @@ def test_slices_of_a_class_against_another_versions_weights():
     np.testing.assert_array_equal(alone, given[:1000][answers[:1000] == label])
     rest, of_rest = given[1000:] == label, answers[1000:] == label
     assert rest[of_rest].mean() > 0.8 and rest[~of_rest].mean() < 0.3
+
+
+class Twice(layers.Layer):
+    """A dense layer, and its kernel, transposed, once more."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(6, "relu")
+
+    def call(self, x):
+        return ops.matmul(self.dense(x), ops.transpose(self.dense.kernel))
+
+
+def test_scope_where_weights_are_replaced_is_refused_or_said_to_be_missing(network):
+    """Inactive weights of another version, or zeros of a tied kernel, are no sample's values."""
+    with pytest.raises(nns.errors.InvalidArgumentError, match="weights are replaced"):
+        reference = Weights(Network(seed=4).im)
+        network.decisive(level="synapse", reference=reference, scope=network.data)
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, layers.Dense(3, name="last")(Twice()(inputs)))
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, network.data, progress=False))
+    found = slicer.decisive(network.data[:1], reference="zero", others=0, max_share=1.0)
+    assert "scope donors" not in found.certificate
+    assert "not tested with other samples' values: inactive weights are zero" in found.summary()
+
+
+def test_a_sample_is_no_donor_of_its_own(network):
+    one, others = network.data[:1], network.data[1:4]
+    options = {"scope": 0, "reference": Samples(np.concatenate([one, others]))}
+    found = network.decisive(one, **options)
+    alone = network.decisive(one, **options | {"reference": Samples(others)})
+    assert (found.members[0] == alone.members[0]).all()
+    for name in alone.certificate.keys() - {"passes"}:
+        np.testing.assert_allclose(found.certificate[name], alone.certificate[name], err_msg=name)
+    with pytest.raises(nns.errors.InvalidArgumentError, match="no sample but the one"):
+        network.decisive(one, **options | {"reference": Samples(one)})
+    found = network.decisive(one, scope=one)
+    assert found.certificate["scope donors"] == 0
+    assert "all that were given equal it" in found.summary()
+
+
+def test_what_is_said_where_no_size_passes_or_nothing_active_is_enough(network):
+    options = {"reference": Samples(network.data), "at_least": 0.9}
+    # Each sample alone is kept by the whole network only: the rest turns against it.
+    found = network.decisive(network.data[10:40], **options)
+    whole = found.certificate["share"] == 1
+    assert whole.any() and not found.certificate["found"][whole].any()
+    texts = [found.summary(i) for i in range(30)]
+    assert [("passed the test with other samples'" in text) for text in texts] == whole.tolist()
+    # The remark stands wherever nothing active keeps what was asked for, and only there.
+    for least in (None, 0.3, 0.5):
+        found = network.decisive(min_probability=least)
+        for index, one in enumerate(network.x):
+            nothing, full = (network.logits(one, m, network.mean[None])[0] for m in (False, True))
+            p = np.exp(nothing) / np.exp(nothing).sum()
+            is_kept = nothing.argmax() == full.argmax() and p[full.argmax()] >= (least or 0)
+            assert found.certificate["empty kept"][index] == is_kept
+            assert ("without any of them, so the slice says" in found.summary(index)) == is_kept
+    with pytest.raises(IndexError, match="There are 8 slices"):
+        found.summary(8)
+    with pytest.raises(IndexError, match="There are 8 slices"):
+        found.masks(8)
+
+
+def test_the_tolerance_of_a_number_is_each_samples_own():
+    """y = 10·a + b: a sample that changes little has a small tolerance beside one that changes."""
+    model = keras.Sequential([keras.Input((2,)), layers.Dense(1)])
+    model.set_weights([np.array([[10.0], [1.0]]), np.zeros(1)])
+    im = nns.InstrumentedModel(model, task="regression")
+    data = np.array([[1, 1], [-1, -1], [0, 1]], np.float32)
+    profile = nns.Profile.from_data(im, data[:2], progress=False)
+    slicer = nns.Slicer(im, profile, workers=0, progress=False)
+    options = {"tolerance": 0.2, "max_share": 1.0, "scope": 0}
+    found = slicer.decisive(data[[0, 2]], together=True, **options)
+    # Without b, y of the first is 10 of 11, and of the second 0 of 1.
+    assert found.certificate["size"][0] == 2 and found.certificate["kept"].all()
+    assert slicer.decisive(data[:1], **options).certificate["size"][0] == 1
+
+
+@pytest.mark.whole
+def test_a_class_of_a_deep_network_has_a_slice():
+    """Effects that were estimated with 0.7 of ResNet10 lost every class."""
+    data = datasets.load("cifar10", "train[:3000]")
+    im = nns.InstrumentedModel(zoo.load("resnet10"))
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, data.x[:500], progress=False))
+    answers = im.classes.from_logits(im.logits(data.x))
+    own, others = data.x[answers == 8][:200], data.x[answers != 8][:400]
+    found = slicer.decisive(
+        own, together=True, against=others, at_least=0.9, at_most=0.1, others=0, scope=0
+    )
+    assert found.certificate["share"][0] < 0.7
