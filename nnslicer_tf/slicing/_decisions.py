@@ -157,7 +157,7 @@ class Decisions(Job):
         """Return the slices of all items in order, searching for those that a folder lacks."""
         slicer, *_ = self._given
         store = (
-            None if folder is None else Store(folder, self._identity(items[0]), "decisive slices")
+            None if folder is None else Store(folder, self._identity(items[0]), "search for slices")
         )
         files = [range(i, min(i + _STORED, len(items))) for i in range(0, len(items), _STORED)]
         keys = [f"slices-{number:08d}" for number in range(len(files))]

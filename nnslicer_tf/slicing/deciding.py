@@ -126,7 +126,7 @@ class DecisiveSearch:
             scope: Other samples on which the slice is tested: how many of the profile's
                 (`Profile.rows`), or samples that no search has seen; None or 0 for no test.
             at_least: Share of other samples for which the answer is to be kept as required when
-                inactive units take their values; needs `Samples(background)` of 60 or more for 0.9.
+                inactive units take their values; needs `Samples(background)` of 58 or more for 0.9.
                 `scope` may give the samples of the test, which otherwise are half the background.
             min_probability: Least probability of the answer with the slice alone; by default, it
                 only has to be the most probable. Of several independent labels, the most probable
