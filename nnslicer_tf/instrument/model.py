@@ -108,7 +108,7 @@ class InstrumentedModel(ShownAsTable):
     ) -> None:
         if not isinstance(model, keras.Model):
             raise InvalidArgumentError(
-                f"InstrumentedModel needs a Keras model. Received: {type(model).__name__}"
+                f"A Keras model is needed; load_model reads files. Received: {type(model).__name__}"
             )
         self.bounds = None if bounds is None else _range(bounds)
         with waiting(f"Wrapping {model.name}", progress):

@@ -188,7 +188,7 @@ def as_reference(reference: Any, profile: Any = None) -> Reference:
         return Samples(profile.rows)
     raise InvalidArgumentError(
         "A reference must be 'mean', 'zero', 'samples', a Profile, or one of Mean(profile), "
-        f"Zero(), Samples(x), Weights(model). Received: {reference!r}"
+        f"Zero(), Samples(x), Weights(model). Received: {repr(reference)[:80]}"
     )
 
 

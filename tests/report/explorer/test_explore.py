@@ -316,7 +316,7 @@ def test_bad_input_is_refused_before_any_work(digits, mixed):
         nns.explore(slices, im, x, profile=mixed[1])
     with pytest.raises(InvalidArgumentError, match=r"im must have an entry for .* such as 'b'"):
         nns.explore({"b": slices}, {"a": im})
-    with pytest.raises(InvalidArgumentError, match="needs a Keras model"):
+    with pytest.raises(InvalidArgumentError, match="Keras model is needed"):
         nns.explore(slices, "model.keras")
     with pytest.raises(InvalidArgumentError, match="Did you mean 'conv1'"):
         nns.explore({"conf1": np.ones(16, bool)}, im)
