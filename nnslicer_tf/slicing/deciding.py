@@ -208,7 +208,7 @@ class DecisiveSearch:
         run, items = generator.bytes(8), []
         for rows in [np.arange(samples)] if required.together else np.arange(samples)[:, None]:
             own = [array[rows] for array in inputs]
-            seed = int(digest([*own, run])[:8], 16)
+            seed = int(digest([run, *own])[:8], 16)
             asked = np.random.default_rng(seed).permutation(answers.count)
             items.append(Item(own, full[rows], targets[rows], asked, seed))
         return job.collect(items, folder)
