@@ -158,10 +158,8 @@ class Explainer:
         # is compiled serves the decisive slice, too.
         tables = any(isinstance(kernel, Lookup) for kernel in im.kernels.values())
         of = list(im.kernels) if tables else None
-        ablation, keep = (
-            Ablation(im, Mean(slicer.profile), target=chosen, of=of),
-            one.synapse_mask(),
-        )
+        ablation = Ablation(im, Mean(slicer.profile), target=chosen, of=of)
+        keep = one.synapse_mask()
         ways = keep, {name: ~mask for name, mask in keep.items()}
         kept, removed = (answer(im, chosen, ablation.outputs(way, batch)[0]) for way in ways)
         # The share of usual samples whose slice has a synapse, by kernel.
