@@ -167,7 +167,7 @@ def test_explain_says_why(nnslicer, files, tmp_path):
     assert code == 0 and "Decisive slice for 7 rather than 4" in out
     assert "Against 20 background rows" in out
     code, _, errors = nnslicer("explain", *common, "--data", "digits", "--index", 360)
-    assert code == 2 and "samples 0 … 359" in errors
+    assert code == 2 and "the samples are 0 … 359" in errors
 
 
 def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
