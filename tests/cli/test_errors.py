@@ -123,6 +123,7 @@ CASES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:The weights of 1 layers")  # a line of its own, before it
 @pytest.mark.parametrize(("command", "change", "message"), CASES)
 def test_bad_input_gets_one_line_and_loses_nothing(
     nnslicer, files, tmp_path, command, change, message

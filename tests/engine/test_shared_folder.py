@@ -64,7 +64,7 @@ def test_a_file_that_two_write_is_always_one_of_theirs(tmp_path, write):
     read = write(0, tmp_path / "both.npz")
     with ThreadPoolExecutor(2) as pool:
         writers = [
-            pool.submit(lambda side: [write(side, tmp_path / "both.npz") for _ in range(10)], side)
+            pool.submit(lambda side: [write(side, tmp_path / "both.npz") for _ in range(4)], side)
             for side in SIDES
         ]
         while not all(writer.done() for writer in writers):
