@@ -161,12 +161,9 @@ def _split(line: str, separator: str) -> list[str]:
 
 def _check_names(names: list[str], rows: list[list[str]], what: str) -> None:
     """Raise CorruptFileError unless each column has a name of its own, and there are rows."""
-    import pandas as pd
-
     # Names may be numbers: pandas's 0, 1, … or a scale such as wavelengths. Others are a first row
     # of values, which would be lost.
-    numbers = pd.to_numeric(np.array(names, object), errors="coerce")
-    numbers = numbers[np.isfinite(numbers)]
+    numbers = np.array([float(name) for name in names if _is_number(name)])
     steps, problem = np.diff(numbers), ""
     is_even = len(steps) > 1 and np.allclose(steps, steps[0])
     is_scale = (steps > 0).all() and (is_even or len(steps) > 5)
@@ -187,3 +184,10 @@ def _check_names(names: list[str], rows: list[list[str]], what: str) -> None:
         problem = " has no rows."
     if problem:
         raise CorruptFileError(f"{what}{problem}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return np.isfinite(float(text))
+    except ValueError:
+        return False

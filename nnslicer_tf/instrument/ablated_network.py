@@ -61,10 +61,10 @@ def has_tied_kernels(im: InstrumentedModel) -> bool:
     def find() -> bool:
         kernels = [kernel.variable() for kernel in im.kernels.values()]
         tables = {o.params.name for o in im.operations if isinstance(o.params, Lookup)}
-        read = [o.kernels for o in im.operations if not isinstance(o.params, Lookup)]
-        if len(set(map(id, kernels))) < len(kernels) or any(
-            kernel.name in tables for group in read for kernel in group
-        ):
+        sums = {
+            k.name for o in im.operations if not isinstance(o.params, Lookup) for k in o.kernels
+        }
+        if len(set(map(id, kernels))) < len(kernels) or tables & sums:
             return True
         others = [
             o
@@ -105,8 +105,8 @@ class Rows:
 
     def _each(self, change: Callable[[Any], Any], samples: int, donors: int) -> "Rows":
         def of(part: dict[str, Any]) -> dict[str, Any]:
-            is_shared = self.of_weights
-            return {n: v if is_shared or len(v) == 1 else change(v) for n, v in part.items()}
+            shared = self.of_weights
+            return {n: v if shared or len(v) == 1 else change(v) for n, v in part.items()}
 
         inputs, base, constants = map(change, self.inputs), of(self.base), of(self.constants)
         return Rows(list(inputs), base, constants, samples, donors, self.of_weights)
@@ -126,8 +126,8 @@ class Network:
         lookups: bool | None = None,
     ) -> None:
         self.im = im
-        # Whether the synapses of embeddings are units; by default if kernels are named.
-        self.lookups = of is not None if lookups is None else lookups
+        # Whether the synapses of embeddings are units, too: by default, if kernels are named.
+        self.lookups = (of is not None) if lookups is None else lookups
         self.level = level
         self.by_weight = by_weight
         self.wanted = wanted

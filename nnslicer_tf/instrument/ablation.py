@@ -265,10 +265,9 @@ class Ablation:
         unreached = [*(set(mask) - set(self.shapes))] if isinstance(mask, Mapping) else []
         if unreached and self._flat(mask, 0).size:  # the mask fits
             raise InvalidArgumentError(
-                f"Units of '{unreached[0]}' do not reach '{self.network.wanted[0]}', the target of "
-                "this ablation. Make one for an output that they reach: Ablation(..., target=...)."
+                f"Units of '{unreached[0]}' do not reach this ablation's target, "
+                f"'{self.network.wanted[0]}'. Pass one that they reach: Ablation(..., target=...)."
             )
-
         return ablated_model(self, self.masks(mask), into)
 
     def masks(self, mask: Mask) -> dict[str, np.ndarray]:
@@ -284,12 +283,8 @@ class Ablation:
     def _flat(self, mask: Mask, samples: int) -> np.ndarray:
         """Return a mask as an array over all units, `(units,)` or `(samples, units)` float32."""
         for part in mask.values() if isinstance(mask, Mapping) else [mask]:
-            array = np.asarray(part)
-            if (
-                array.size
-                and array.dtype.kind == "f"
-                and not np.isfinite(array.min() + array.max())
-            ):
+            part = np.asarray(part)
+            if part.dtype.kind == "f" and part.size and not np.isfinite(part.min() + part.max()):
                 raise InvalidArgumentError(
                     "Masks must be finite numbers: 1 keeps a unit. Received: NaN or infinity"
                 )

@@ -287,12 +287,11 @@ class Samples:
         return arrays | {name: arrays[name][:, None] for name in one}
 
     def _checked(self, arrays: Mapping[str, np.ndarray], first: int) -> Any:
-        checked = {
-            name: self._about(
-                name, check_array, array, shape, first, self._bounds.get(name), self.columns
-            )
-            for (name, shape), array in zip(self._shapes.items(), arrays.values(), strict=True)
-        }
+        checked = {}
+        for (name, shape), array in zip(self._shapes.items(), arrays.values(), strict=True):
+            columns = self.columns if self._is_single else _of_input(self.columns, name)
+            bounds = self._bounds.get(name)
+            checked[name] = self._about(name, check_array, array, shape, first, bounds, columns)
         lengths = {name: len(array) for name, array in checked.items()}
         if len(set(lengths.values())) > 1:
             raise InvalidArgumentError(f"Inputs have different numbers of samples: {lengths}")
@@ -324,11 +323,13 @@ def read_labelled(
     bounds: Bounds | None = None,
     columns: Sequence[str] = (),
     check: Callable[[Any, int], Any] = check_labels,
+    required: bool = True,
 ) -> tuple[np.ndarray, Any]:
     """Return samples `(samples, *shape)` float32 and their labels, as `check` returns them.
 
     Without `y`, `data` must have labels: a `Dataset`, a pair `(x, y)`, a name that
-    `datasets.load_data` knows, or an iterable of pairs. For `columns` see `aligned`.
+    `datasets.load_data` knows, or an iterable of pairs. For `columns` see `aligned`. Unless they
+    are `required`, labels that are missing are None.
 
     Raises InvalidArgumentError if labels are missing, and errors of `Samples` and of `check`, which
     takes the labels and the number of samples.
@@ -339,6 +340,8 @@ def read_labelled(
     x = samples.array()
     if y is None:
         if any(part is None or not len(part) for part in samples.labels):
+            if not required:
+                return x, None
             raise InvalidArgumentError(
                 "Labels are needed here: pass y, or data with labels, such as (x, y), a "
                 "datasets.Dataset or an iterable of pairs (x, y). Received: "
@@ -380,20 +383,22 @@ def column_names(data: Any) -> tuple[str, ...]:
     return tuple(names) if is_named and len(names) else ()
 
 
+def _of_input(columns: Sequence[str], name: str) -> tuple[str, ...]:
+    """Return the columns of one of several inputs, without the input's name."""
+    start = f"{name}: "
+    return tuple(column.removeprefix(start) for column in columns if column.startswith(start))
+
+
 def aligned(data: Any, columns: Sequence[str]) -> Any:
     """Return a table with its columns in a known order, and warn if it had another one.
 
     Without names, data is unchanged. Raises InputShapeError if the columns have other names.
     """
     names, columns = column_names(data), tuple(columns)
-    if isinstance(data, Mapping):
-        starts = {key: f"{key}: " for key in data}
-        own = {
-            k: [c.removeprefix(s) for c in columns if c.startswith(s)] for k, s in starts.items()
-        }
-        return {key: aligned(part, own[key]) for key, part in data.items()} if names else data
     if not names or not columns or names == columns:
         return data
+    if isinstance(data, Mapping):
+        return {key: aligned(part, _of_input(columns, key)) for key, part in data.items()}
     missing = [name for name in columns if name not in names]
     unknown = [name for name in names if name not in columns]
     if missing or unknown or len(set(names)) < len(names):

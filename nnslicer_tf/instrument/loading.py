@@ -45,9 +45,9 @@ def load_model(path: str | os.PathLike) -> keras.Model:
         raise InvalidArgumentError(f"There is no model file '{path}'.")
     try:
         with path.open("rb") as file:
-            is_zip = file.read(2) == b"PK"
+            is_zip = file.read(2) == b"PK"  # as is an .npz file, but without metadata
         is_named = path.suffix in (".keras", ".h5", ".hdf5")
-        is_zip &= is_named or "metadata.json" in zipfile.ZipFile(path).namelist()  # no .npz
+        is_zip = is_zip and (is_named or "metadata.json" in zipfile.ZipFile(path).namelist())
         if not is_zip and not h5py.is_hdf5(path) and not is_named:
             raise InvalidArgumentError(f"A model is a .keras or .h5 file. Received: '{path}'")
         config, version, training = (_read_keras if is_zip else _read_h5)(path)

@@ -364,7 +364,7 @@ class InstrumentedModel(ShownAsTable):
         return self.samples(x).array()
 
     def labelled(
-        self, data: DataLike, y: Any = None, by_output: bool = False
+        self, data: DataLike, y: Any = None, by_output: bool = False, required: bool = True
     ) -> tuple[np.ndarray, Any]:
         """Return samples `(samples, *input_shape)` float32 and the right answers to them.
 
@@ -373,6 +373,7 @@ class InstrumentedModel(ShownAsTable):
             y: Their classes, integers or one-hot, for maps at each position, or numbers; of the
                 first output, or, in a dict by name, of several. None if `data` has them.
             by_output: Whether the analysis takes a dict.
+            required: Whether missing labels are an error; else they are None.
 
         Returns:
             The samples, and classes `(samples, …)` int64 or numbers `(samples, …)` float64, in a
@@ -384,7 +385,7 @@ class InstrumentedModel(ShownAsTable):
         """
         if y is None:
             if isinstance(data, (str, os.PathLike)):
-                data = load_data(data, labels=True, shape=self.input_shape)
+                data = load_data(data, labels=required, shape=self.input_shape)
             if isinstance(data, Dataset):
                 check_class_order(self, data)
 
@@ -404,7 +405,7 @@ class InstrumentedModel(ShownAsTable):
             return self.classes.truth(y, samples)
 
         bounds = self._bounds[self.input_operation]
-        return read_labelled(data, y, self.input_shape, bounds, self.columns, check)
+        return read_labelled(data, y, self.input_shape, bounds, self.columns, check, required)
 
     def capture(
         self, x: DataLike, batch_size: int = 256, of: Iterable[str] | None = None

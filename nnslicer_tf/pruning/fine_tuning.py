@@ -56,9 +56,8 @@ def fine_tune(
         rng: Draws the order of the samples, and dropout.
         progress: Show a progress bar.
         from_logits: Whether the outputs are logits; only of a single output `(samples, classes)`.
-        free: Variables that may change, each with a bool array of its shape, true for the entries
-            that do; all others are frozen, but for statistics of normalisation. By default all
-            change.
+        free: Variables that may change, each with a bool array of its shape, true where they may;
+            the rest is frozen, except statistics of normalisation. By default all may change.
 
     Raises:
         InvalidArgumentError: if there are no samples, not one label for each, or no output for a

@@ -25,8 +25,7 @@ from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
 
 _METHODS = {
-    "amounts": "Amounts: what differs from other samples, carried through the network (DeepLIFT, "
-    "averaged over these samples; as a method of its own it starts from their mean).",
+    "amounts": "Amounts: DeepLIFT's contributions, averaged over other samples as the reference.",
     "Shapley values": "Shapley values: what a feature adds, on average over orders of features.",
 }
 

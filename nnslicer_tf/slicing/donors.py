@@ -43,12 +43,10 @@ class Trial:
         return Trial(self.rows.part(chosen), self.index[chosen], self.counts[chosen])
 
 
-def _differ(x: Any, index: np.ndarray, others: Any, own: np.ndarray) -> np.ndarray:
-    """Return of which pairs the two samples differ."""
+def _differ(x: Any, i: np.ndarray, others: Any, j: np.ndarray) -> np.ndarray:
+    """Return of which pairs of a sample, by index i, and another, by index j, the two differ."""
     pairs = zip(x, others, strict=True)
-    return np.any(
-        [(a[index] != b[own]).reshape(len(own), -1).any(axis=1) for a, b in pairs], axis=0
-    )
+    return np.any([(a[i] != b[j]).reshape(len(j), -1).any(axis=1) for a, b in pairs], axis=0)
 
 
 @dataclass(frozen=True)
@@ -101,6 +99,8 @@ class DonorSets:
 
         if self.choice is not None and tests is not None:
             data, test = (donors.trial(model, x, rng) for donors in (self.choice, tests))
+            if not data.counts.any() or not test.counts.any():
+                raise InvalidArgumentError("All other samples are equal to the one to slice.")
             return {"data": data, "test": test, "draw": draw}
         rows = model.unchecked(x)
         index = np.repeat(np.arange(len(x[0])), rows.donors)
@@ -109,9 +109,7 @@ class DonorSets:
             own = np.tile(np.arange(rows.donors), len(x[0]))
             counts = _differ(x, index, arrays_of(model.reference.x), own)
             if not np.bincount(index[counts], minlength=len(x[0])).all():
-                raise InvalidArgumentError(
-                    "The reference has no sample but the one whose slice is searched. Pass others."
-                )
+                raise InvalidArgumentError("The only sample of the reference is the one to slice.")
         data = Trial(rows, index, counts)
         if tests is None:
             return {"data": data}
@@ -139,10 +137,7 @@ def donor_sets(
     given = None if is_count else im.check(scope)
     if model.network.by_weight:
         if given is not None:
-            raise InvalidArgumentError(
-                "scope gives inactive units the values of samples, but here weights are replaced, "
-                "which have none: omit it."
-            )
+            raise InvalidArgumentError("Replaced weights take no samples' values: omit scope.")
         return DonorSets(missing="" if reference.paired else "inactive weights are zero for all")
     if at_least is not None:
         background = im.check(reference.x) if isinstance(reference, Samples) else ()

@@ -154,8 +154,7 @@ class Explainer:
                 return by.slice(batch, outputs)
 
         one = sliced(slicer)
-        # The answers with only the slice active, and with it removed. All kernels have masks: what
-        # is compiled serves the decisive slice, too.
+        # The answers with the slice alone and removed; `decisive` uses the same compiled functions.
         tables = any(isinstance(kernel, Lookup) for kernel in im.kernels.values())
         of = list(im.kernels) if tables else None
         ablation = Ablation(im, Mean(slicer.profile), target=chosen, of=of)

@@ -142,12 +142,10 @@ class Search:
         divergence = answers.divergence(values, rows)
         if answers.is_number:
             # A sample's change with all units ablated, on average over its donors.
-            index, changes = (
-                self.data.index,
-                answers.divergence(self.empty, self.samples[self.data.index]),
-            )
-            sums = np.bincount(index, changes, len(self.samples))
-            scale = sums / np.maximum(np.bincount(index, minlength=len(sums)), 1)
+            index, counts = self.data.index, self.data.counts
+            changes = answers.divergence(self.empty, self.samples[index])[counts]
+            sums = np.bincount(index[counts], changes, len(self.samples))
+            scale = sums / np.maximum(np.bincount(index[counts], minlength=len(sums)), 1)
             return (divergence <= required.tolerance * scale[trial.index])[trial.counts]
         goals = self.targets[trial.index]
         is_answer = answers.of(values) == goals
@@ -408,7 +406,6 @@ class Search:
             lost[self.data.counts] = ~self.kept_by(removed, self.data)
             needed = each(lost, self.data) > 0.5
         enough = kept & (needed | (not self.required.needed))
-        enough &= self.test is None or share < 1
         empty = np.ones(len(self.data.index))
         empty[self.data.counts] = self.kept_by(self.empty, self.data)
         columns: dict[str, Any] = {
@@ -428,7 +425,7 @@ class Search:
             "needed": needed,
             "minimal": self.is_minimal,
             "empty kept": each(empty, self.data) >= MIN_KEPT,
-            "found": enough & (share <= self.required.max_share),
+            "found": enough & (share <= self.required.max_share) & (self.test is None or share < 1),
             "other classes asked": len(self.given),
             "other classes given": sum(is_given for _, is_given in self.given),
         }

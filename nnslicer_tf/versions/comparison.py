@@ -208,10 +208,8 @@ def compare(
             f"{kind.task} outputs of {new_form[0]} in {tuple(new_form[1:])}."
         )
     tolerance = kind.tolerance(tolerance)
-    has_labels = (isinstance(x, tuple) and len(x) == 2) or np.size(getattr(x, "y", ())) > 0
-    has_labels |= isinstance(getattr(x, "element_spec", None), tuple)  # of a tf.data.Dataset
-    if y is None and has_labels and len(new.input_operations) == 1:
-        samples, truth = new.labelled(x)
+    if len(new.input_operations) == 1:
+        samples, truth = new.labelled(x, y, required=False)
     else:
         samples = new.check(x)
         truth = None if y is None else kind.truth(y, len(samples))

@@ -433,5 +433,5 @@ def test_a_model_of_units_that_do_not_reach_the_target_is_refused():
     x = layers.Dense(6, "relu")(inputs)
     model = keras.Model(inputs, [layers.Dense(n, name=f"of_{n}")(x) for n in (3, 1)])
     ablation = Ablation(model, "zero")
-    with pytest.raises(nns.errors.InvalidArgumentError, match=r"'of_1' do not reach 'of_3'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"'of_1' do not reach .* 'of_3'"):
         ablation.model({"of_1": np.zeros((6, 1))})

@@ -16,6 +16,34 @@ LAYERS = {
         (9, 3),
         lambda x: layers.Conv1D(4, 3, 1, "causal", dilation_rate=2)(x),
     ),
+    "dilated signal, same": (
+        (9, 3),
+        lambda x: layers.Conv1D(4, 4, padding="same", dilation_rate=3)(x),
+    ),
+    "dilated groups, same": (
+        (7, 6, 4),
+        lambda x: layers.Conv2D(6, 3, padding="same", dilation_rate=(2, 1), groups=2)(x),
+    ),
+    "dilated volume, same": (
+        (4, 5, 4, 2),
+        lambda x: layers.Conv3D(3, 2, padding="same", dilation_rate=2)(x),
+    ),
+    "depthwise, dilated, same": (
+        (7, 6, 3),
+        lambda x: layers.DepthwiseConv2D(3, padding="same", dilation_rate=2)(x),
+    ),
+    "depthwise, dilated": (
+        (9, 8, 3),
+        lambda x: layers.DepthwiseConv2D(3, dilation_rate=(1, 2), depth_multiplier=2)(x),
+    ),
+    "depthwise, dilated, strided, same": (
+        (9, 9, 3),
+        lambda x: layers.DepthwiseConv2D(3, 2, "same", dilation_rate=2)(x),
+    ),
+    "separable, dilated, same": (
+        (8, 3),
+        lambda x: layers.SeparableConv1D(4, 3, padding="same", dilation_rate=2)(x),
+    ),
     "strided, same": ((7, 6, 3), lambda x: layers.Conv2D(4, 3, 2, padding="same")(x)),
     "groups": ((6, 6, 4), lambda x: layers.Conv2D(6, 3, groups=2)(x)),
     "size 1": ((5, 5, 3), lambda x: layers.Conv2D(4, 1)(x)),

@@ -417,7 +417,7 @@ class Twice(layers.Layer):
 
 def test_scope_where_weights_are_replaced_is_refused_or_said_to_be_missing(network):
     """Inactive weights of another version, or zeros of a tied kernel, are no sample's values."""
-    with pytest.raises(nns.errors.InvalidArgumentError, match="weights are replaced"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="Replaced weights take no"):
         reference = Weights(Network(seed=4).im)
         network.decisive(level="synapse", reference=reference, scope=network.data)
     inputs = keras.Input((6,))
@@ -436,7 +436,7 @@ def test_a_sample_is_no_donor_of_its_own(network):
     assert (found.members[0] == alone.members[0]).all()
     for name in alone.certificate.keys() - {"passes"}:
         np.testing.assert_allclose(found.certificate[name], alone.certificate[name], err_msg=name)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="no sample but the one"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="only sample of the reference"):
         network.decisive(one, **options | {"reference": Samples(one)})
     found = network.decisive(one, scope=one)
     assert found.certificate["scope donors"] == 0

@@ -186,6 +186,8 @@ def _depthwise_synapses(
     groups, taps = call.input_shapes[0][-1], _sliding_taps(layer, call)
     synapses = matrix_synapses(name, read, 1, apply, bias)
     by_rows = rows_as_groups(apply, len(layer.kernel_size), depthwise=True)
+    if max(layer.strides) > 1 < max(layer.dilation_rate):  # Keras needs the number of channels
+        by_rows = None
     return replace(synapses, groups=groups, axes=DEPTHWISE, build_taps=taps, by_rows=by_rows)
 
 
@@ -197,11 +199,17 @@ def _sliding_taps(layer: Any, call: LayerCall) -> Callable[[], np.ndarray]:
 
 
 def _padded(layer: Any, x: Any) -> tuple[Any, str]:
-    """Pad the input of a causal convolution; return it with the padding mode that remains."""
-    if layer.padding != "causal":
+    """Pad the input of a causal or dilated convolution; return it with the mode that remains.
+
+    TensorFlow pads a dilated one only for a number of channels that is known when it is compiled.
+    """
+    is_causal, reach = layer.padding == "causal", np.subtract(layer.kernel_size, 1)
+    reach = (reach * layer.dilation_rate).tolist()
+    is_dilated = layer.padding == "same" and max(layer.dilation_rate) > max(layer.strides) == 1
+    if not (is_causal or is_dilated):
         return x, layer.padding
-    reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
-    return ops.pad(x, [[0, 0], [reach, 0], [0, 0]]), "valid"
+    sides = [[n, 0] if is_causal else [n // 2, n - n // 2] for n in reach]
+    return ops.pad(x, [[0, 0], *sides, [0, 0]]), "valid"
 
 
 LAYERS: LayerTable = {

@@ -1776,7 +1776,7 @@ class Explorer {
     const isNumber = m.probability === undefined;
     const verdict = [[0.9, "holds beyond the mean"], [0.5, "often holds"], [0, "seldom holds"]]
       .find(([least]) => m["scope kept"] >= least)?.[1];
-    const scope = m["scope kept"] === undefined ? null : h("p", { "data-scope": m["scope kept"] },
+    const scope = !m["scope donors"] ? null : h("p", { "data-scope": m["scope kept"] },
       `With the values of a different sample in all others, the slice ${verdict}: the answer stays for `
       + `${Math.round(100 * m["scope kept"])} % of ${m["scope donors"]} samples (at least `
       + `${Math.round(100 * m["scope bound"])} % of all, with 95 % confidence).`);
