@@ -93,6 +93,8 @@ REFUSED = {
     "two labels of one name": ("a,label,label\n1,2,0\n", "two columns are called 'label'"),
     "two names for labels": ("a,label,class\n1,2,0\n", "'label', 'class' could hold the labels"),
     "no names": ("5.1,3.5,setosa\n4.9,3,setosa\n", "begins with numbers"),
+    "no names, other digits": ("٣,٥,٩\n٤,٦,٧\n", "begins with numbers"),
+    "no names, digits in groups": ("1_000,2_500,9_000\n1,2,0\n", "begins with numbers"),
     "a comment for names": ("# a,b,label\n1,2,0\n3,4,1\n", "begins with numbers"),
     "no rows": (A, "has no rows"),
     "comments alone": ("# nothing\n", "has no rows"),

@@ -117,17 +117,38 @@ def test_tables_among_several_inputs_have_the_columns_of_the_profile():
             call(one | {"row": one["row"].rename(columns={"mid": "middle"})})
 
 
+def test_a_column_of_one_of_two_tables_is_named():
+    """Also where the other table has as many columns, or the table's own have no names."""
+    keras.utils.set_random_seed(0)
+    inputs = [keras.Input((2,), name=name) for name in ("first", "second")]
+    model = keras.Model(inputs, layers.Dense(2)(layers.Concatenate()(inputs)))
+    im = nns.InstrumentedModel(model)
+    first, broken = pd.DataFrame(np.ones((3, 2)), columns=["a", "b"]), np.ones((3, 2))
+    broken[1, 1] = np.nan
+    second = pd.DataFrame(broken, columns=["c", "d"])
+    for table, where in ((second, "values in column 'd' \\("), (broken, "values \\(")):
+        with pytest.raises(NonFiniteActivationError, match=where):
+            im.logits({"first": first, "second": table})
+
+
 def test_labels_beside_the_samples_of_two_versions_are_taken(model):
     new = keras.models.clone_model(model)
     expected = versions.compare(model, new, X, Y)
     for pair in (
         (X, Y),
+        {"x": X, "y": Y},
+        ((X[i], Y[i]) for i in range(60)),
         tf.data.Dataset.from_tensor_slices((X, Y)).batch(7),
         Dataset(X, Y, "rows", "", "none", 4),
     ):
         found = versions.compare(model, new, pair)
         assert found.negative.tolist() == expected.negative.tolist()
         assert found.summary() == expected.summary()
+    for alone in (X.tolist(), iter(X)):  # nothing is right or wrong
+        found = versions.compare(model, new, alone)
+        np.testing.assert_array_equal(found.answers, expected.answers)
+        with pytest.raises(InvalidArgumentError, match="pass y"):
+            found.negative  # noqa: B018
 
 
 def test_what_was_fitted_before_training_is_refused_after_it(model):

@@ -1,6 +1,6 @@
 """Keras models of ablations: with other weights, with constants, or, where neither can, with masks.
 
-All are compared with the ablation before they are returned.
+Those with constants are compared with the ablation before they are returned.
 """
 
 from collections.abc import Mapping, Sequence

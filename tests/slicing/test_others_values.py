@@ -438,6 +438,9 @@ def test_a_sample_is_no_donor_of_its_own(network):
         np.testing.assert_allclose(found.certificate[name], alone.certificate[name], err_msg=name)
     with pytest.raises(nns.errors.InvalidArgumentError, match="only sample of the reference"):
         network.decisive(one, **options | {"reference": Samples(one)})
+    options |= {"reference": Samples(others.repeat(60, axis=0)), "at_least": 0.9}
+    with pytest.raises(nns.errors.InvalidArgumentError, match="equal to the one to slice"):
+        network.decisive(one, **options | {"scope": one.repeat(40, axis=0)})
     found = network.decisive(one, scope=one)
     assert found.certificate["scope donors"] == 0
     assert "all that were given equal it" in found.summary()
