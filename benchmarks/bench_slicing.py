@@ -78,7 +78,9 @@ def recorded_sums(plan: Plan, captured: Mapping[str, np.ndarray]) -> list[tuple]
     calls = []
     original = sums.weighted_sum
 
-    def recording(*arguments, by_sum):  # False, as no model of the benchmark has a mask
+    def recording(*arguments, by_sum=False):
+        if by_sum:
+            raise AssertionError("no model of the benchmark has a mask")
         calls.append(arguments)
         return original(*arguments)
 

@@ -130,11 +130,11 @@ class Decisions(Job):
         answers = copy.copy(self.answers)
         answers.full = item.full
         rows = np.arange(len(item.full))
-        model = model or self.model
-        search = Search(model, answers, rows, item.targets, self.required, **trials)
+        search = Search(model or self.model, answers, rows, item.targets, self.required, **trials)
         search.decide()
         if not answers.is_number and len(search.members) < self.model.units:
-            drawn = [int(answer) for answer in item.asked if answer != search.targets[0]]
+            nothing = np.bincount(answers.of(search.empty)).argmax()  # a slice of nothing gives it
+            drawn = [int(n) for n in item.asked if n not in (search.targets[0], nothing)]
             search.given += [(answer, search.gives(answer)) for answer in drawn[:others]]
         certificate = search.certificate()
         info = {

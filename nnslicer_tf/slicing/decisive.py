@@ -53,14 +53,14 @@ class DecisiveSlices(ShownAsTable):
             smaller than the whole model), "empty kept" (whether nothing active keeps it, too);
             "donors kept" (with several donors, the share for which it keeps the answer);
             "scope donors" (other samples, which no search has seen), "scope kept" (the share of
-            these for which it keeps
-            the answer when inactive units take their values; with `at_least` as required, else the
-            answer alone), "scope bound" (the lower bound of that share, with 95 % confidence, of
-            Clopper and Pearson; with `at_least` that share if its test was passed); for a class
-            against others, "unseen samples", "unseen kept" and "unseen bound" of the class, and
-            "others", "others claimed" and "claims bound" of samples of other classes; "other
-            classes asked" of the same search, and "given" by a mask of at most this size that a
-            search met (the empty one included); "passes" (forward).
+            these for which it keeps the answer when inactive units take their values; with
+            `at_least` as required, else the answer alone), "scope bound" (the lower bound of that
+            share, with 95 % confidence, of Clopper and Pearson; with `at_least` that share if its
+            test was passed); for a class against others, "unseen samples", "unseen kept" and
+            "unseen bound" of the class, and "others", "others claimed" and "claims bound" of
+            samples of other classes; "other classes asked" of the same search (not the one that
+            nothing active gives), and "given" by a mask of at most this size that a search met;
+            "passes" (forward).
         info: level, reference, and the other arguments; "untested": why the scope was not tested;
             "others": for each slice, the other answers asked, and whether each was given; "donors":
             number of donors; "kind": what an answer is; "names": the label, or the two classes,

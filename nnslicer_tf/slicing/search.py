@@ -200,15 +200,14 @@ class Search:
         while last and not self.keeps(found[last][0]):
             last -= 1
         ranked, sizes = found[last]
-        best = ranked
         # Bisection between the smallest that keeps the answer and the next.
         size = smallest_count(
-            max([count for count in counts if count < len(best)], default=0),
-            len(best),
+            max([count for count in counts if count < len(ranked)], default=0),
+            len(ranked),
             lambda count: self.keeps(_largest(ranked, sizes, count)),
             steps=_BISECTIONS,
         )
-        best = _largest(ranked, sizes, size) if size < len(best) else best
+        best = _largest(ranked, sizes, size)
         # Leave out single units while the answer is kept: some may speak against it.
         if required.minimal or (units < _MANY_UNITS and len(best) <= _SMALL_SLICE):
             best = self.without_spares(best)

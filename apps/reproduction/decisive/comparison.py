@@ -296,7 +296,8 @@ def _certificates(network: Kept, x: np.ndarray, bound: float | None, seed: int) 
     found = table[["share", "scope kept", "scope bound"]].copy()
     found["kept"] = (table["answer with slice alone"] == table["answer"]).astype(int)
     found["probability"], found["KL"] = table["probability with slice alone"], table["divergence"]
-    found["other"] = table["other classes given"] / table["other classes asked"].clip(lower=1)
+    asked = table["other classes asked"]
+    found["other"] = table["other classes given"] / asked.where(asked > 0)
     found["removed"] = (table["answer with slice removed"] == table["answer"]).astype(int)
     found["seconds"], found["passes"] = seconds, table["passes"]
     return found.to_dict("records")
