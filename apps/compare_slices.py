@@ -12,6 +12,7 @@ app = experiments(
     ("synapses", "DecisiveSettings", "comparison:compare"),
     ("maps", "MapSettings", "maps:maps"),
     ("others", "OthersSettings", "others:others"),
-    ("classes", "ClassSettings", "others:classes"),
+    ("classes", "ClassSettings", "classes:classes"),
+    ("class-rankings", "ClassSettings", "classes:rankings"),
     first_by_default=True,
 )

@@ -188,16 +188,16 @@ def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:
     whole = np.ones(network.units)
     yield Method("EAP", each(lambda _, x, y: np.abs(network.effects(x, whole, y)[1])), _ROUND)
     if zoo.models.entry(s.model).dataset != "sst2":  # no inputs between tokens
-        yield Method("EAP-IG", each(_path_effects, s.points), _ROUND * s.points)
-    yield Method("amounts, θ = 0", partial(_contributions, network, 0.0, "amount"))
-    yield Method("slices, θ = 0.1", partial(_contributions, network, 0.1, "count"))
-    yield Method("slices, θ = 0.3", partial(_contributions, network, 0.3, "count"))
+        yield Method("EAP-IG", each(path_effects, s.points), _ROUND * s.points)
+    yield Method("amounts, θ = 0", partial(contributions, network, 0.0, "amount"))
+    yield Method("slices, θ = 0.1", partial(contributions, network, 0.1, "count"))
+    yield Method("slices, θ = 0.3", partial(contributions, network, 0.3, "count"))
     yield Method("|weight|", lambda x, labels: np.tile(sizes, (len(x), 1)), 0)
     yield Method("random", lambda x, labels: rng.random((len(x), network.units)), 0)
     yield Method("masks learned", each(_learned, s.steps), _ROUND * s.steps, s.learned)
 
 
-def _path_effects(network: Kept, points: int, x: np.ndarray, label: int) -> np.ndarray:
+def path_effects(network: Kept, points: int, x: np.ndarray, label: int) -> np.ndarray:
     """Return change × gradient, the mean over inputs between the mean and the sample."""
     im, means = network.im, network.profile.means
     sums = [im[o.name] for o in im.operations if getattr(o.params, "name", "") in network.kernels]
@@ -225,7 +225,7 @@ def _rounds(network: Kept, x: np.ndarray, label: int) -> np.ndarray:
     return scores
 
 
-def _contributions(
+def contributions(
     network: Kept, theta: float, kind: str, x: np.ndarray, labels: np.ndarray
 ) -> np.ndarray:
     """Return the sizes of contributions to the classes' outputs."""

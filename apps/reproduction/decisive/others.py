@@ -18,7 +18,7 @@ from nnslicer_tf.instrument import Ablation, InstrumentedModel, Samples
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.decisive.comparison import inputs
-from reproduction.decisive.settings import ClassSettings, MapSettings, OthersSettings
+from reproduction.decisive.settings import MapSettings, OthersSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
@@ -38,7 +38,7 @@ _STEP = 0.9  # between the sizes of a ranking, from all synapses to the first th
 def others(s: OthersSettings) -> ExperimentResult:
     """Compare slices by what they keep for other samples' values."""
     # Of one split: samples to explain, samples to judge on, and the rest, of which backgrounds are.
-    dataset, slicer, data = _opened(s)
+    dataset, slicer, data = opened(s)
     im, profile = slicer.im, slicer.profile
     x, judges, rest = np.split(data, [s.samples, s.samples + s.unseen])
     judge = Ablation(im, Samples(judges))
@@ -179,55 +179,7 @@ def _squares_between(
     return squares
 
 
-def classes(s: ClassSettings) -> ExperimentResult:
-    """Find one slice for each class, and judge it on samples that no search has seen."""
-    dataset, slicer, data = _opened(s)
-    im, profile = slicer.im, slicer.profile
-    answers = im.classes.from_logits(im.logits(data))
-    ablation = Ablation(im, profile, target={im.logit_operation: "all"})
-
-    def measured(label: int, split: int) -> list[dict]:
-        order = np.random.default_rng([s.seed, split]).permutation(len(data))
-        is_own = answers[order] == label
-        own, rest = np.split(order[is_own], [s.of_class])
-        others, more = np.split(order[~is_own], [s.others])
-        options = {"against": data[others], "at_least": s.at_least, "at_most": s.at_most}
-        found = slicer.decisive(
-            data[own], together=True, max_share=1.0, others=0, scope=0, rng=split, **options
-        )
-        row = {"share": found.certificate["share"][0], "passes": found.certificate["passes"][0]}
-        judged = im.classes.from_logits(ablation.outputs(found.masks(), data[[*rest, *more]]))
-        kept, claimed = np.split(judged == label, [len(rest)])
-        return [row | {"kept": kept.mean(), "claimed": claimed.mean(), "judges": len(rest)}]
-
-    fields = ("split", "profile", "of_class", "others", "at_least", "at_most", "seed")
-    made_from = {"model": profile.fingerprint}
-    store = RowStore.of(s, f"classes-{s.model}", ["label", "split"], *fields, **made_from)
-    labels = np.unique(answers).tolist()
-    parts = [{"label": c, "split": split} for split in range(s.splits) for c in labels]
-    table = store.fill(parts, measured, "Classes")
-
-    first = table[table["split"] == 0][["label", "share", "kept", "claimed", "judges"]]
-    broken = (table["kept"] < s.at_least) | (table["claimed"] > s.at_most)
-    low, high = binomtest(int(broken.sum()), len(table)).proportion_ci(method="wilson")
-    row = {"promises": len(table), "smaller than the whole": (table["share"] < 1).mean()}
-    row |= {"median share": table["share"].median(), "kept": table["kept"].mean()}
-    row |= {"claimed": table["claimed"].mean(), "broken": broken.mean()}
-    row |= {"broken, from": low, "broken, to": high, "passes": table["passes"].mean()}
-    head = {"model": f"{s.model} on {dataset}", "samples": f"{len(data)} of {s.split}"}
-    head |= {"for each class": f"{s.of_class} of it and {s.others} others", "seed": s.seed}
-    head |= {"bounds": f"{s.at_least:g} kept, {s.at_most:g} claimed", "splits": s.splits}
-    title, text = f"{s.model}: one slice for each class", note("classes")
-    tables = [
-        ExperimentTable(f"classes-{s.model}", first.round(4), title, head, text),
-        ExperimentTable(
-            f"classes-{s.model}-bounds", pd.DataFrame([row]).round(4), f"{title}, all splits", head
-        ),
-    ]
-    return ExperimentResult(tables)
-
-
-def _opened(s: MapSettings) -> tuple[str, Slicer, np.ndarray]:
+def opened(s: MapSettings) -> tuple[str, Slicer, np.ndarray]:
     """Return the data set's name, a slicer of the network, and the split's samples, shuffled."""
     dataset = zoo.models.entry(s.model).dataset
     im = InstrumentedModel(zoo.load(s.model))

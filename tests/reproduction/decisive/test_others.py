@@ -2,12 +2,11 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, instrument, zoo
-from reproduction.decisive.others import OTHERS, PATH, classes, others
-from reproduction.decisive.settings import ClassSettings, OthersSettings
+from reproduction.decisive.others import OTHERS, PATH, others
+from reproduction.decisive.settings import OthersSettings
 
 
 def test_what_slices_keep_for_other_samples(tmp_path):
@@ -37,17 +36,3 @@ def test_what_slices_keep_for_other_samples(tmp_path):
         ]
         row = rows[(rows["method"] == "mean") & (rows["sample"] == index)].iloc[0]
         assert row["kept"] == np.mean(kept) and row["share"] == found.certificate["share"][index]
-
-
-@pytest.mark.whole
-def test_slices_of_classes_are_judged_on_the_rest(tmp_path):
-    options = {"profile": 200, "of_class": 60, "others": 120, "at_least": 0.8, "at_most": 0.2}
-    s = ClassSettings("digits_cnn", "train", splits=1, work=tmp_path, **options)
-    result = classes(s)
-    table = result.table("classes-digits_cnn")
-    assert table["label"].tolist() == list(range(10)) and (table["judges"] > 50).all()
-    (row,) = result.table("classes-digits_cnn-bounds").to_dict("records")
-    broken = (table["kept"] < 0.8) | (table["claimed"] > 0.2)
-    assert row["promises"] == 10 and row["broken"] == broken.mean() <= 0.2
-    assert row["median share"] == pytest.approx(table["share"].median(), abs=1e-4)
-    assert row["median share"] < 1
