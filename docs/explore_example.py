@@ -23,7 +23,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, versions, zoo
 
 sys.path.append(str(Path(__file__).parents[1] / "apps"))
-from reproduction.browser import PHONE, WIDE, chromium, picture
+from reproduction.browser import PHONE, chromium, picture
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER / "explore-example.html"
@@ -84,7 +84,7 @@ def two_versions(folder: Path) -> Made:
     for kind in ("", ", by counts"):
         for name, one in slicers.items():
             by_counts = one.slice_each(x, outputs="predicted") if kind else None
-            slices[name + kind] = by_counts or one.decisive(x, max_share=1.0, min_probability=0.5)
+            slices[name + kind] = by_counts or one.decisive(x, max_share=1.0, max_divergence=0.2)
             models[name + kind], profiles[name + kind] = one.im, one.profile
     title = "Digits that a new version answers differently"
     view = nns.explore(slices, models, x, profile=profiles, title=title, progress=False)
@@ -127,7 +127,7 @@ def heads(folder: Path) -> Made:
     slices = {"decisive": slicer.decisive(sample, level="head")}
     slices["θ = 0.1"] = slicer.slice_each(sample, outputs="predicted")
     options = {"classes": ["blame", "praise"], "words": texts, "profile": profile}
-    options["title"] = "Which heads read “not”?"
+    options["title"] = "Head 2 looks at “not”, but the slice needs head 1"
     nns.explore(slices, im, sample, progress=False, **options).save(folder / "heads.html")
     return {"explore-heads": folder / "heads.html"}
 
@@ -189,7 +189,7 @@ PICTURES: dict[str, tuple[Callable[[Path], Made], str, dict[str, Any]]] = {
     "tutorials/a-table": (table, "table", {"dark": True}),
     "tutorials/a-transformer-heads": (transformer, "heads", {}),
     "tutorials/a-transformer-where": (transformer, "where", {}),
-    "tutorials/a-text": (text, "text", {"size": (WIDE[0], 500)}),
+    "tutorials/a-text": (text, "text", {}),
 }
 
 

@@ -13,11 +13,11 @@ from nnslicer_tf.slicing import patch
 WORDS = ["the", "film", "is", "a", "wonderful", "surprise"]
 # Operation → what it is called in the picture.
 STATES = {
-    "positions/add": "words and positions",
+    "positions/add": "words, embedded",
     "block1_add1": "block 1, after attention",
-    "block1_add2": "block 1, its end",
+    "block1_add2": "block 1, output",
     "block2_add1": "block 2, after attention",
-    "block2_add2": "block 2, its end",
+    "block2_add2": "block 2, output",
 }
 
 if __name__ == "__main__":
@@ -30,5 +30,7 @@ if __name__ == "__main__":
     left.set_yticklabels(STATES.values())
     patch(im, clean, corrupt, sweep="head").plot(right)
     right.set_yticklabels(["block 1, attention", "block 2, attention"])
-    figure.suptitle("Clean: “… a wonderful surprise”; corrupt: “… a terrible surprise”")
+    figure.suptitle(
+        "Clean: “… a wonderful surprise” (positive); corrupt: “… a terrible surprise” (negative)"
+    )
     save_figure(figure, Path(__file__).with_name("patching.png"), dpi=80)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import check_name, counted
+from nnslicer_tf._checks import check_name, counted, is_int
 from nnslicer_tf.attributions.deeplift import deeplift_by_row
 from nnslicer_tf.attributions.problem import Problem, feature_operations
 from nnslicer_tf.attributions.shapley import MAX_FEATURES, flat, scores_of, shapley_values
@@ -82,7 +82,7 @@ class Background:
 
     @property
     def scores(self) -> np.ndarray:
-        """Scores of the rows, `(rows,)`."""
+        """Scores of the rows, `(rows,)`; of words, read with the sample's padding."""
         return self.score - self.by_row.sum(axis=1)
 
     @property
@@ -127,11 +127,11 @@ class Background:
             text += f" The largest: {largest}."
         if self.names and np.isfinite(self.stability):
             text += (
-                f" Two halves of the rows order the features with a rank correlation of "
+                f" Two halves of the rows order the features alike, with a rank correlation of "
                 f"{self.stability:.2f}."
             )
             if self.stability < _STABLE:
-                text += " Pass more rows as `background`, or read near-equal features as equal."
+                text += " Read near-equal features as equal, or pass more rows as `background`."
         if self.mean_row_is_far:
             text += (
                 f" The mean of the profiled data has the score {self.mean_row_score:.3g}, far from "
@@ -290,9 +290,9 @@ def _features(groups: Groups, columns: Sequence[str]) -> tuple[np.ndarray, tuple
     group_of: dict[int, str] = {}
     for name, members in groups.items():
         for member in members:
-            if isinstance(member, str):
+            if not is_int(member):
                 check_name("column", member, columns)
-            index = columns.index(member) if isinstance(member, str) else int(member)
+            index = int(member) if is_int(member) else columns.index(member)
             if not 0 <= index < len(columns) or index in group_of:
                 what = "is in two groups" if index in group_of else "does not exist"
                 raise InvalidArgumentError(
@@ -301,5 +301,7 @@ def _features(groups: Groups, columns: Sequence[str]) -> tuple[np.ndarray, tuple
                 )
             group_of[index] = str(name)
     keys = [(-1, group_of[i]) if i in group_of else (i, name) for i, name in enumerate(columns)]
+    if both := {n for i, n in keys if i >= 0}.intersection(group_of.values()):
+        raise InvalidArgumentError(f"groups: {both.pop()!r} is a column that is in no group, too.")
     order = {key: place for place, key in enumerate(dict.fromkeys(keys))}
     return np.array([order[key] for key in keys]), tuple(name for _, name in order)

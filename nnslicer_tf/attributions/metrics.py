@@ -1,7 +1,6 @@
 """Metrics of attributions: `deletion` and `insertion` (Petsiuk et al., "RISE", BMVC 2018).
 
-Section 4.2 defines them. Values equal those of Xplique 2.0. Cost: a forward pass per point of a
-curve and baseline.
+Section 4.2 defines them. Values equal those of Xplique 2.0. Each point costs a forward pass.
 
 Models, samples, baselines, targets and errors are those of `attributions.Attribution`.
 """
@@ -54,8 +53,7 @@ def curves(
         steps: Number of points after the first, at least 1.
         rows: Background rows, a batch, that each replace hidden units in place of the baseline;
             the answers are means over them.
-        features: Index of the feature that each unit belongs to, `(units,)`; units of a feature
-            are hidden together.
+        features: Index of each unit's feature, `(units,)`, whose units are hidden together.
     """
     check_count("steps", steps)
     baselines = [baseline] if rows is None else [rows[i] for i in range(len(rows))]

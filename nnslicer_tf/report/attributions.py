@@ -32,7 +32,7 @@ ON_PAGE |= {"axes.facecolor": "none", **dict.fromkeys(_INKED, INK)}
 WIDTH = 3.4  # of a picture, in inches; on a page 340 pixels, so that it fits a phone
 
 CURVES = (figures.BLUE, figures.ORANGE, figures.GREEN, "#8a8f98")
-_ENDS = np.array([figures.NEGATIVE, (210, 210, 210), figures.POSITIVE]) / 255
+_ENDS = np.array([figures.NEGATIVE, (236, 236, 236), figures.POSITIVE]) / 255
 _RAMP = colors.LinearSegmentedColormap.from_list("contributions", _ENDS.tolist())
 
 
@@ -152,7 +152,7 @@ def _draw_bars(panel: InputPanel, method: str, ax: Axes) -> None:
     ax.set_ylim(len(shown) - 0.5, -0.5)
     rest = first.size - len(shown)
     more = f"; {rest} smaller ones not shown" if rest else ""
-    ax.set_xlabel(f"lowers or raises {panel.score}{more}", loc="right")
+    ax.set_xlabel(f"lowers ← {panel.score} → raises{more}", loc="right")
     ax.set_title(f"{panel.title}{method}", loc="right")  # above the names, too
 
 
@@ -164,6 +164,7 @@ def _draw_words(panel: InputPanel, method: str, ax: Axes) -> None:
 
 
 def _draw_image(panel: InputPanel, method: str | None, ax: Axes) -> None:
+    title = f"{panel.title}{method or 'the input'}"
     if method is None:
         figures.show_image(ax, panel.sample)
         ax.set_axis_off()
@@ -175,8 +176,8 @@ def _draw_image(panel: InputPanel, method: str | None, ax: Axes) -> None:
         below = ax.inset_axes((0, -0.07, 1, 0.035))
         bar = ax.figure.colorbar(scale, cax=below, orientation="horizontal")
         bar.set_ticks([-largest, 0, largest])
-        bar.set_label(f"lowers or raises {panel.score}")
-    ax.set_title(f"{panel.title}{method or 'the input'}")
+        title += f"\nblue raises {panel.score}"
+    ax.set_title(title)
 
 
 def _draw_steps(panel: InputPanel, method: str | None, ax: Axes) -> None:
@@ -226,7 +227,8 @@ def _draw_curves(
         else:
             curves.append(([name], shares, values))
     for i, (names, shares, values) in enumerate(curves):
-        label, width = fill(", ".join(names), 36), max(5.0 - 1.5 * i, 0.8)
+        area = np.sum(np.diff(shares) * (values[1:] + values[:-1]) / 2)
+        label, width = f"{fill(', '.join(names), 36)}: area {area:.2f}", max(3.0 - 0.7 * i, 0.8)
         ax.plot(shares, values, label=label, color=CURVES[i % len(CURVES)], linewidth=width)
     ax.set(xlabel=f"share of the features {verb}", ylabel=answer)
     ax.grid(alpha=0.3)
@@ -240,8 +242,8 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = Non
     Args:
         values: One value for each pixel, or for each of its channels, such as
             `one.neurons[im.input_operation]` of a slice.
-        image: `(height, width)` or `(height, width, channels)`; drawn in light greys, so that
-            all colours over it look alike.
+        image: `(height, width)` or `(height, width, channels)`; only an outline of its light
+            parts is drawn, so that all colours are those of the scale.
         ax: Where to draw.
 
     Raises:
@@ -255,11 +257,16 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = Non
             f"Received: {np.shape(values)}, {image.shape}"
         )
     grey = image.mean(axis=-1) if image.ndim == 3 else image
-    span = float(np.ptp(grey)) or 1.0
     sheet = figures.overlay(values)
     ax = figures.new_axes(ax)
-    ax.imshow(grey, cmap="gray", vmin=grey.min() - 1.86 * span, vmax=grey.min() + span)
+    ax.imshow(np.full((*grey.shape, 3), _ENDS[1]))
     ax.imshow(sheet, interpolation="nearest")
+    if np.ptp(grey) and min(grey.shape) > 1:
+        fine = max(1, 128 // max(grey.shape))  # along the pixels of a small image
+        lines = np.repeat(np.repeat(grey, fine, axis=0), fine, axis=1)
+        extent = (-0.5, grey.shape[1] - 0.5, -0.5, grey.shape[0] - 0.5)
+        middle = (grey.min() + grey.max()) / 2
+        ax.contour(lines, [middle], extent=extent, colors="black", linewidths=0.8, alpha=0.6)
     ax.set_axis_off()
     ax.set_title("blue: positive, red: negative", fontsize=9)
     return ax

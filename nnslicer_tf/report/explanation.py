@@ -25,7 +25,7 @@ from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
 
 _METHODS = {
-    "amounts": "Amounts: DeepLIFT's contributions, averaged over other samples as the reference.",
+    "amounts": "Contributions are DeepLIFT's, averaged over other samples as the reference.",
     "Shapley values": "Shapley values: what a feature adds, on average over orders of features.",
 }
 
@@ -38,7 +38,8 @@ def explanation_figure(one: Any) -> Figure:
 
 def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
     """Return the cells of the sample, its contributions and answers, and of other methods."""
-    own, score = f"contributions ({one.own_method})", f"the score of {one.question}"
+    own = "contributions" if one.own_method == "amounts" else one.own_method
+    score = f"the score of {one.question}"
     maps, curves = {own: one.contributions}, []
     if one.comparison is not None:
         maps |= {n: v for n, v in one.comparison.values.items() if n != one.own_method}
@@ -109,13 +110,13 @@ def _answers(one: Any) -> Cell:
         other = "" if answer == row["answer"] else f"{named(row['answer'])}: "
         return value, f"answers {named(answer)} ({other}{value:.1%})"
 
-    for title, which in (("whole model", ""), ("slice alone", "alone"), ("without it", "removed")):
+    for title, which in (("whole model", ""), ("only these", "alone"), ("without them", "removed")):
         which = which and f" with slice {which}"
         rows[title] = bar(row[f"answer{which}"], row[f"probability{which}"])
-    rows["all at their mean"] = bar(row["empty answer"], row["probability with nothing active"])
+    rows["all averaged"] = bar(row["empty answer"], row["probability with nothing active"])
     against = "" if one.contrast is None else f" rather than {named(1 - row['answer'])}"
     what = "value" if number else f"probability of {named(row['answer'])}{against}"
-    title = f"decisive slice: {row['size']:,} synapses ({row['share']:.1%})"
+    title = f"{row['size']:,} synapses ({row['share']:.1%}), others at their mean"
     return answer_cell(rows, what, title)
 
 

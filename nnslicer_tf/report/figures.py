@@ -83,7 +83,7 @@ def overlay(values: np.ndarray) -> np.ndarray:
     """Return a transparent image to overlay on another: blue positive, red negative.
 
     Values are `(height, width[, channels])`, finite; channels are summed. The result, `(height,
-    width, 4)` float64 in 0 … 1, is opaque where magnitudes are large, 0.8 at most.
+    width, 4)` float64 in 0 … 1, is opaque where the magnitude is largest.
     """
     values = np.asarray(values, np.float64)
     if values.ndim not in (2, 3) or not values.size or not np.isfinite(values).all():
@@ -95,5 +95,5 @@ def overlay(values: np.ndarray) -> np.ndarray:
         values = values.sum(axis=-1)
     sheet = np.zeros((*values.shape, 4))
     sheet[..., :3] = np.array((NEGATIVE, POSITIVE))[(values > 0).astype(int)] / 255
-    sheet[..., 3] = 0.8 * np.abs(values) / (np.abs(values).max(initial=0) or 1.0)
+    sheet[..., 3] = np.abs(values) / (np.abs(values).max(initial=0) or 1.0)
     return sheet

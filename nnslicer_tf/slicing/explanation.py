@@ -291,6 +291,7 @@ class Explanation(ShownAsTable):
             lines.append(
                 f"With only the slice active the model answers {said(self.kept)}; with the slice "
                 f"removed, {said(self.removed)}. Inactive synapses contribute their mean values."
+                + (" So other parts suffice, too." if label == self.removed.argmax() else "")
             )
         if self.finding:
             lines.append(self.finding)

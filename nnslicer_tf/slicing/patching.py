@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SWEEPS = ("operation", "position", "head", "head and position", "channel")
 _CHUNK = 64
 _MOST = 60  # labels on an axis of a picture
+_MOST_VALUES = 150  # cells that show their numbers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -98,12 +99,21 @@ class Patching(ShownAsTable):
         image = ax.imshow(grid, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
         run, other = ("corrupt", "clean") if self.restore else ("clean", "corrupt")
         ax.patch.set(hatch="///", edgecolor="lightgrey")  # where there is nothing to patch
-        bar = ax.figure.colorbar(image, ax=ax)
+        for row, column in np.argwhere(np.abs(np.nan_to_num(grid)) >= 0.05):
+            if grid.size <= _MOST_VALUES:
+                effect, options = grid[row, column], {"ha": "center", "va": "center", "size": 8}
+                colour = "white" if abs(effect) > 0.6 * most else "black"
+                ax.text(column, row, f"{effect:.2g}", color=colour, **options)
+        bar = ax.figure.colorbar(image, ax=ax, label="share of the difference in score")
         bar.set_ticks([0, 1], labels=[f"0: {run} run", f"1: {other} run"])
         bar.ax.set_ylim(min(0.0, float(np.nanmin(grid))), most)
-        outer = posixpath.commonpath(names) if len(names) > 1 else ""  # around all
-        if len(names) <= _MOST:
+        if len(names) <= _MOST:  # without the layers around all, and what is the same inside all
+            outer = posixpath.commonpath(names) if len(names) > 1 else ""
             short = [name.removeprefix(f"{outer}/") for name in names]
+            while len(ends := {posixpath.split(name) for name in short}) > 1 and all(
+                head and tail == posixpath.basename(short[0]) for head, tail in ends
+            ):
+                short = [posixpath.dirname(name) for name in short]
             ax.set_yticks(range(len(names)), short, parse_math=False)
         ax.set(xlabel=across or "", ylabel="operation")
         if across and grid.shape[1] <= 24:
@@ -111,7 +121,9 @@ class Patching(ShownAsTable):
             ax.set_xticks(range(grid.shape[1]), list(map(str, shown)))
             ax.tick_params("x", rotation=45 if len(labels) else 0)
         part = " and ".join(keys) or "operation"
-        title = f"Which {part} of the {other} run, put into the {run} run,\nbrings its answer?"
+        title = (
+            f"Which {part} of the {other} run, put into the {run} run\nalone, brings its answer?"
+        )
         ax.set_title(title, fontsize=10)
         return ax
 

@@ -42,7 +42,7 @@ STORED_SYNAPSES = 4_000_000
 """Up to this number of synapses, over all parts, contributions are stored."""
 
 MAX_MAP = 500_000  # Index maps of routing operations with more neurons are left out
-MAX_CLASSES = 5  # Number of classes whose probabilities are stored
+MAX_CLASSES = 20  # Number of classes whose probabilities are stored
 
 _RULES = {
     "weighted_sum": "sum",

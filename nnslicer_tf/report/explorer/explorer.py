@@ -101,15 +101,13 @@ def explore(
             from operations, layers or kernels to arrays of marks or scores (critical neurons,
             coverage, pruning masks); or several of these, as a mapping by name or as a list. Or an
             `Explanation`, whose sample, means and names are taken from it.
-        im: The model, instrumented or not; or models with equal operations, by the names of the
-            slices.
+        im: The model, instrumented or not; or models with equal operations, by the slices' names.
         x: The samples that were sliced, in order, `(samples, *input_shape)`; or several by the
             names of the slices. Without it, neither inputs nor values are shown.
         profile: The `Profile` of the slices, for every value's distance from its mean; or several
             by the names of the slices. Without it, no local values are shown.
         classes: Names of the classes, in order.
-        columns: Names of a table's columns; by default those of x, if it is a data frame or a
-            `Dataset` of a table.
+        columns: Names of a table's columns; by default those of x, if it has any.
         words: For text models, the tokens of each sample.
         title: Title of the view; the model's name by default.
         progress: Show a progress bar.

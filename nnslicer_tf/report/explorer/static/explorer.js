@@ -17,6 +17,8 @@ const WIDEST_STEP = 24; // pixels of a time step in a matrix
 const GATE_WIDTH = 130; // pixels of a gate among the others of its layer
 const INNER = /:(pre|held|out|kept|added|open|reset|input|recurrent)$/; // neither gates nor states
 const TILES = 64; // tiles or bars on one page of an operation
+const BAR_HEIGHT = 90;
+const BELOW_BARS = 16; // pixels for their numbers
 const FIELD_LIMIT = 4_000_000; // connections that are followed for a receptive field
 const SEARCHED = 1_000_000; // connections that are searched for the readers of a neuron
 
@@ -167,13 +169,28 @@ class PartView {
 
   // The same for the heads of an operation, where heads are the members; else null.
   heads(o) {
+    const members = this.headsOf(o);
+    const { heads, shape } = this.doc.operations[o];
+    return members && [members.size, shape[heads]];
+  }
+
+  // The heads of an operation that are members, where heads are; else null.
+  headsOf(o) {
     const { heads, shape } = this.doc.operations[o];
     const values = this.contributions(o);
     if (this.exhibit.level !== "head" || heads === null || !values) return null;
     const inner = product(shape.slice(heads + 1));
     const members = new Set();
     values.forEach((value, n) => { if (value) members.add(Math.floor(n / inner) % shape[heads]); });
-    return [members.size, shape[heads]];
+    return members;
+  }
+
+  // The operation of the same attention whose heads are members: itself, or another one; or -1.
+  counted(o) {
+    const attention = (operation) => operation.name.slice(0, operation.name.lastIndexOf("/"));
+    const { operations } = this.doc;
+    if (operations[o].heads === null) return -1;
+    return operations.findIndex((other, i) => attention(other) === attention(operations[o]) && this.headsOf(i));
   }
 
   // Whether local values can be told: they are those of one sample, against a profile.
@@ -1004,7 +1021,7 @@ class Explorer {
   partName(exhibit, part, i) {
     if (!exhibit.each) return part.samples ? `all ${part.samples}` : "–";
     const predicted = part.predicted ?? part.says?.whole[0][0];
-    return predicted === undefined ? `${i}` : `${i}: predicted ${this.className(predicted)}`;
+    return predicted === undefined ? `${i}` : `${i} (answer ${this.className(predicted)})`;
   }
 
   className(index) { return this.doc.classes[index] ?? String(index); }
@@ -1203,15 +1220,18 @@ class Explorer {
       .attr("aria-expanded", (node) => (node.operation === undefined ? "false" : null));
     const current = this.shown.find((node) => node.operation === this.operation) ?? this.shown[0];
     this.boxes.attr("tabindex", (node) => (node === current ? 0 : -1));
-    this.legend.replaceChildren(scale(cividis(), "0 %", `${+(100 * top).toPrecision(2)} %`,
-      this.right ? `overlap: in both slices, of the ${this.one.unit} in either`
+    this.legend.replaceChildren(scale(cividis(), "0 %", `${+(100 * top).toPrecision(2)} %, the most`,
+      this.right ? `in both slices, of the ${this.one.unit} in either`
         : `share of the ${this.one.unit} ${this.memberText}`));
   }
 
   nodeLine(node) {
     const o = node.members.at(-1);
-    const shape = shapeText(this.one.shape(o));
-    const share = node.share === null ? "" : ` · ${(100 * node.share).toFixed(1)} %${this.right ? " shared" : ""}`;
+    if (this.right && node.share !== null) return `${(100 * node.share).toFixed(1)} % in both`;
+    const own = this.one.shape(o);
+    const noun = this.doc.operations[o].shape.length === 1 ? "unit" : "channel";
+    const shape = own.length === 1 ? `${number(own[0])} ${noun}${own[0] === 1 ? "" : "s"}` : shapeText(own);
+    const share = node.share === null ? "" : ` · ${(100 * node.share).toFixed(1)} %`;
     const [kept] = this.one.unit === "synapses" && !this.right ? this.one.count(o) ?? [] : [];
     const count = node.operation === undefined ? `${node.members.length} operations`
       : kept === undefined ? shape : `${number(kept)} ${kept === 1 ? "synapse" : "synapses"}`;
@@ -1284,10 +1304,13 @@ class Explorer {
   }
 
   // Shows all of the graph, or at this scale its beginning: below 1, text has less than 12 pixels.
+  // A little less is better than a graph that is cut.
   fit(least) {
     const { width, height } = this.frame();
-    const scale = Math.min(width / (this.size.width + 30), height / (this.size.height + 30), 1.2);
-    const readable = Math.max(scale, least);
+    const [across, down] = [width / (this.size.width + 30), height / (this.size.height + 30)];
+    const scale = Math.min(across, down, 1.2);
+    const readable = scale > 0.8 * least ? scale
+      : Math.max(scale, Math.min(least, Math.max(across, 0.7 * least)));
     const x = (width - this.size.width * readable) / 2;
     this.svg.call(this.zoom.transform, d3.zoomIdentity.translate(x, 14).scale(readable));
   }
@@ -1311,7 +1334,7 @@ class Explorer {
     if (this.operation !== o) { this.neuron = null; this.page = 0; }
     this.operation = o;
     const isHidden = !this.shown.some((node) => node.operation === o);
-    if (o !== null && isHidden) { this.opened.add(this.groupOf[o]); this.layOut(); }
+    if (o !== null && isHidden) { this.opened.add(this.groupOf[o]); this.layOut(); this.fit(1); }
     this.colourGraph();
     this.drawOperation();
     this.showField(null);
@@ -1327,8 +1350,9 @@ class Explorer {
     this.panels.classList.toggle("start", this.operation === null);
     if (this.operation === null) {
       this.operationPart.replaceChildren(h("h2", {}, `Where the ${this.one.unit} are`), this.summary(),
-        h("p", { class: "note" }, "Choose an operation, here or in the graph, to see its neurons. A box "
-          + "with a shadow is a block, which opens into its operations."));
+        h("p", { class: "note" }, "Choose an operation, here or in the graph, to see its neurons."
+          + (this.doc.groups.some((group) => group.members.length > 1)
+            ? " A box with a shadow is a block, which opens into its operations." : "")));
       return;
     }
     const operation = this.doc.operations[this.operation];
@@ -1374,12 +1398,12 @@ class Explorer {
       if (counts.every((count) => count === null)) return null;
       const [[, all]] = counts.filter(Boolean);
       return h("tr", {}, h("td", {}, h("button", { type: "button", onclick: () => this.open(o) },
-        operation.name)), counts.map((count) => h("td", {}, count ? number(count[0]) : "–")),
+        operation.name.split(/(?<=[_/])/).flatMap((part) => [part, h("wbr")]))), counts.map((count) => h("td", {}, count ? number(count[0]) : "–")),
       views.length > 1 ? h("td", {}, number(d3.sum(this.commons([o]), (c) => c.common))) : null,
       h("td", {}, number(all)), views.length > 1 ? null : h("td", {}, percent(...counts[0])));
     });
-    const columns = views.length > 1 ? ["operation", ...this.names, "in both", "of"]
-      : ["operation", this.memberText, "of", "share"];
+    const columns = views.length > 1 ? ["operation", ...this.names.map((name) => `“${name}”`), "in both", "all"]
+      : ["operation", this.memberText, "all", "share"];
     return h("div", { class: "scroll" }, h("table", { class: "summary" }, h("thead", {}, h("tr", {},
       columns.map((text) => h("th", {}, text)))), h("tbody", {}, rows)));
   }
@@ -1417,20 +1441,29 @@ class Explorer {
     return h("div", {}, lines);
   }
 
-  countLine(what, kept, common, of = "") {
+  countLine(kind, kept, common, of = "") {
+    const what = kind === "neurons" && this.one.unit === "synapses"
+      && this.one.shape(this.operation).length < this.doc.operations[this.operation].shape.length
+      ? "channels" : kind;
     if (this.right) {
       const text = common ? `${number(common.all)} ${what}: ${number(common.common)} in both, `
         + `${this.onlyIn(0)}: ${number(common.left)}, ${this.onlyIn(1)}: ${number(common.right)}`
         : `The ${what} of both are not in the file, or counted differently.`;
-      return h("p", { class: "count", "data-count": what, "data-common": common?.common,
+      return h("p", { class: "count", "data-count": kind, "data-common": common?.common,
         "data-left": common?.left, "data-right": common?.right }, text);
+    }
+    const counted = this.one.counted(this.operation);
+    if (!kept && counted >= 0) {
+      const [has, all] = this.one.heads(counted);
+      return h("p", { class: "count" }, `The slice has ${has} of the ${all} heads, as members of ${
+        this.doc.operations[counted].name}.`);
     }
     if (!kept) {
       return h("p", { class: "count" }, this.one.exhibit.level
         ? `The slice is a set of ${this.one.unit} of other operations; this one has none of them.`
         : `No ${what} of it are known.`);
     }
-    return h("p", { class: "count", "data-count": what, "data-kept": kept[0], "data-all": kept[1] },
+    return h("p", { class: "count", "data-count": kind, "data-kept": kept[0], "data-all": kept[1] },
       `${number(kept[0])} of ${number(kept[1])} ${what} ${this.memberText} (${percent(...kept)}`
       + `${of ? `; ${of} together` : ""})`);
   }
@@ -1670,10 +1703,27 @@ class Explorer {
     const views = places.map((place) => this.view(place));
     const isShared = views.length > 1 && views[0].row && views[0].row === views[1].row
       && new Picture(this, views[0]).source()?.[0] === new Picture(this, views[1]).source()?.[0];
-    this.answerPart.replaceChildren(h("h2", {}, title), this.beside(),
+    this.answerPart.replaceChildren(h("h2", {}, title), this.inCommon(), this.beside(),
       isShared ? this.input(views[0]) : "", h("div", { class: places.length > 1 ? "sides two" : "sides" },
         places.map((place, i) => this.side(place, i, !isShared))));
     this.drawPictures();
+  }
+
+  // How far two slices have the same members, and where most and least, by operation.
+  inCommon() {
+    if (!this.right) return "";
+    const of = (members) => d3.rollup(this.commons(members), (counts) => [d3.sum(counts, (c) => c.common),
+      d3.sum(counts, (c) => c.common + c.left + c.right)], () => "").get("") ?? [0, 0];
+    const every = this.doc.operations.map((operation, o) => [operation.name, ...of([o])])
+      .filter(([, , either]) => either);
+    const both = d3.sum(every, ([, common]) => common);
+    const either = d3.sum(every, ([, , all]) => all);
+    if (!either) return "";
+    const share = ([name, common, all]) => `${name} (${percent(common, all)})`;
+    const [least, ...more] = d3.sort(every, ([, common, all]) => common / all);
+    const where = more.length ? `; the largest share in ${share(more.at(-1))}, the smallest in ${share(least)}` : "";
+    return h("p", { class: "in-common" }, "The two have ", h("strong", {}, `${number(both)} of the `
+      + `${number(either)} ${this.one.unit}`), ` in either in common, ${percent(both, either)}${where}.`);
   }
 
   // What a slice answers: "Why 4?", "Why 4 rather than 9?"; null for other sets and for classes.
@@ -1717,7 +1767,7 @@ class Explorer {
     if (!options.length) return "";
     const same = (place) => this.right?.exhibit === place.exhibit && this.right.part === place.part;
     return h("div", { class: "row beside", role: "group", "aria-label": "Put beside it" },
-      h("span", { class: "note" }, "Put beside it:"), options.slice(0, MOST_BESIDE).map(([text, place]) =>
+      h("span", { class: "note" }, "Compare with:"), options.slice(0, MOST_BESIDE).map(([text, place]) =>
         h("button", { type: "button", "aria-pressed": String(same(place)), onclick: () => {
           this.right = same(place) ? null : place;
           [this.members, this.what] = ["all", "contributions"];
@@ -1759,39 +1809,45 @@ class Explorer {
     if (!says) return [counts];
     const said = [["whole model", says.whole], ["the slice alone", says.kept],
       ["without the slice", says.removed]].filter(([, answer]) => answer);
-    return [counts, ...said.map(([title, answer]) => this.answer(title, answer.slice(0, MOST_CLASSES)
-      .map(([index, share]) => [this.className(index), share, index]))),
+    // The same classes in each: those that any of them answers, then the next of the whole model.
+    const first = said.map(([, answer]) => answer[0][0]);
+    const shown = [...new Set([...first, ...says.whole.map(([index]) => index)])].slice(0, MOST_CLASSES);
+    return [counts, ...said.map(([title, answer]) => this.answer(title, shown.map((index) => [
+      this.className(index), answer.find(([other]) => other === index)?.[1], index]))),
     says.kept ? h("p", { class: "note" }, `Inactive synapses contribute ${inactive}.`) : null];
   }
 
   // What was measured of a decisive slice: its size, the answers with and without it, its scope.
   certificate(m, text) {
     const unit = m.level === "head" ? "heads and channels" : m.size === 1 ? m.level : `${m.level}s`;
-    const verb = m.kept ? (m.size === 1 ? "keeps" : "keep") : m.size === 1 ? "does not keep" : "do not keep";
+    const [is, these, without] = m.size === 1 ? ["is", "only this one", "without it"]
+      : ["are", "only these", "without them"];
+    const none = { "their mean values": "all averaged", zero: "all zero" }[m.inactive] ?? "none";
     const asked = this.answerName(m, m.answer);
     const row = (title, how, answer, share) => h("tr", { "data-how": how, "data-answer": answer,
       "data-share": share }, h("th", {}, title),
     h("td", {}, this.answerName(m, answer).split(" rather than ")[0]),
     share === undefined ? null : h("td", { class: "share" }, this.gauge(share)));
     const isNumber = m.probability === undefined;
-    const verdict = [[0.9, "holds beyond the mean"], [0.5, "often holds"], [0, "seldom holds"]]
-      .find(([least]) => m["scope kept"] >= least)?.[1];
+    const rest = { "their mean values": "have their average values", zero: "are zero" }[m.inactive]
+      ?? "have other samples' values";
+    const verdict = [[0.9, "Enough for other values, too"], [0.5, "For other values often enough"],
+      [0, "Not enough for other values"]].find(([least]) => m["scope kept"] >= least)?.[1];
     const scope = !m["scope donors"] ? null : h("p", { "data-scope": m["scope kept"] },
-      `With the values of a different sample in all others, the slice ${verdict}: the answer stays for `
-      + `${Math.round(100 * m["scope kept"])} % of ${m["scope donors"]} samples (at least `
-      + `${Math.round(100 * m["scope bound"])} % of all, with 95 % confidence).`);
-    const rest = { "their mean values": "at their mean over the data", zero: "at zero" }[m.inactive]
-      ?? "at values of other samples";
-    return [h("p", { class: "size" }, h("strong", {}, `${number(m.size)} ${unit}`),
-      ` (${+(100 * m.share).toPrecision(3)} %), the slice, ${verb} the answer with all others ${rest}.`),
+      h("strong", {}, `${verdict}:`), " if all others take those of another sample, the answer stays for "
+      + `${Math.round(100 * m["scope kept"])} % of ${m["scope donors"]} samples (95 % confidence: for at `
+      + `least ${Math.round(100 * m["scope bound"])} %).`);
+    const size = m.size === Math.round(m.size / m.share) ? `All ${number(m.size)} ${unit}`
+      : `${number(m.size)} of ${number(Math.round(m.size / m.share))} ${unit}`;
+    return [h("p", { class: "size" }, h("strong", {}, size), ` (${+(100 * m.share).toPrecision(3)} %) `
+      + `${is} ${m.kept ? "" : "not "}enough for ${asked}, if all others ${rest}.`),
     h("table", { class: "says measured" }, h("thead", {}, h("tr", {}, ["", "answer",
       isNumber ? null : `probability of ${asked}`].map((text) => text === null ? null : h("th", {}, text)))),
     h("tbody", {}, row("whole model", "whole", m.answer, m.probability),
-      ...["alone", "removed"].map((how) => row({ alone: "slice alone", removed: "without slice" }[how],
-        how, m[`answer with slice ${how}`], m[`probability with slice ${how}`])),
-      row(`all ${rest.replace(" over the data", "")}`, "empty", m["empty answer"],
-        m["probability with nothing active"]))), scope,
-    h("details", {}, h("summary", {}, "The certificate in words"),
+      row(these, "alone", m["answer with slice alone"], m["probability with slice alone"]),
+      row(without, "removed", m["answer with slice removed"], m["probability with slice removed"]),
+      row(none, "empty", m["empty answer"], m["probability with nothing active"]))), scope,
+    h("details", {}, h("summary", {}, "All that was measured, in words"),
       h("p", { class: "certificate" }, text))];
   }
 
@@ -1803,6 +1859,7 @@ class Explorer {
   }
 
   gauge(share) {
+    if (share === undefined) return "less"; // than the classes that are in the file
     return [h("span", { class: "gauge" }, h("span", { class: "meter",
       style: `width:${(100 * share).toFixed(1)}%` })), ` ${(100 * share).toFixed(1)} %`];
   }
@@ -1942,7 +1999,7 @@ class Tiles {
       this.cell = Math.max(6, Math.min(22, Math.floor(room / this.shown.length)));
       this.columns = this.shown.length;
       this.canvas.width = this.cell * this.shown.length;
-      this.canvas.height = 90;
+      this.canvas.height = BAR_HEIGHT + (this.given === null ? BELOW_BARS : 0);
       return;
     }
     const most = this.matrix ? Math.min(room, 420) : this.heads !== null ? 200 : 72;
@@ -2021,12 +2078,15 @@ class Tiles {
       context.translate(x, y);
       context.rotate(turn);
       context.textAlign = align;
-      context.fillText(word, 0, 0, LABEL_WIDTH - 6);
+      context.fillText(word, 0, 0, /^head /.test(word) ? undefined : LABEL_WIDTH - 6);
       context.restore();
     };
     above.forEach((word, x) => write(word, left + (x + 0.5) * this.scale, top - 4, -Math.PI / 2, "left"));
     beside?.forEach((word, y) => write(word, left - 4, top + (y + 0.5) * this.tall, 0, "right"));
-    if (this.heads !== null) write(`head ${channel + 1}`, left, top - this.margin[1] + 8, 0, "left");
+    const counted = this.explorer.one.counted(this.operation);
+    const inSlice = counted < 0 ? "" : this.explorer.one.headsOf(counted).has(channel)
+      ? ": in the slice" : ": not in it";
+    if (this.heads !== null) write(`head ${channel + 1}${inSlice}`, left, top - this.margin[1] + 8, 0, "left");
   }
 
   corner(place) {
@@ -2034,23 +2094,48 @@ class Tiles {
       Math.floor(place / this.columns) * this.step[1] + this.margin[1]];
   }
 
-  // Values up and down from 0, or two slices: the left one's sizes up, the right one's down.
+  // Values up and down from 0, or two slices: the left one's sizes up, the right one's down, the
+  // synapses that both have next to the middle.
   drawBars(context) {
-    const { height } = this.canvas;
-    const { top, bottom, sides } = this.heights();
-    const zero = 1 + (height - 2) * top / (top + bottom);
-    context.fillStyle = getComputedStyle(this.explorer.root).getPropertyValue("--soft");
-    context.fillRect(0, 0, this.canvas.width, height);
+    const { top, bottom, sides, shared } = this.heights();
+    const style = getComputedStyle(this.explorer.root);
+    const [long, zero] = [(BAR_HEIGHT - 2) / (top + bottom), 1 + (BAR_HEIGHT - 2) * top / (top + bottom)];
+    const fill = (colour, ...place) => {
+      context.fillStyle = String(colour);
+      context.fillRect(...place);
+    };
+    fill(style.getPropertyValue("--soft"), 0, 0, this.canvas.width, BAR_HEIGHT);
     this.shown.forEach((unit, place) => {
-      context.fillStyle = String(this.colours(unit));
-      for (const values of sides) {
+      const [x, width] = [place * this.cell + 1, this.cell - 2];
+      const bar = (colour, from, to) => fill(colour, x, zero - Math.max(from, to), width, Math.abs(to - from));
+      sides.forEach((values, side) => {
         const value = values[unit];
-        const long = value ? Math.max(3, Math.abs(value) / (top + bottom) * (height - 2)) : 0;
-        context.fillRect(place * this.cell + 1, value > 0 ? zero - long : zero, this.cell - 2, long);
+        const end = Math.sign(value) * Math.max(3, Math.abs(value) * long);
+        const common = shared ? Math.sign(value) * shared[unit] * long : 0;
+        if (value) bar(shared ? this.explorer.colour(side ? "--right" : "--left") : this.colours(unit), common, end);
+        if (common) bar(this.explorer.colour("--common"), 0, common);
+      });
+      if (this.given === null && place % Math.ceil(24 / this.cell) === 0) {
+        Object.assign(context, { fillStyle: style.getPropertyValue("--quiet"), textAlign: "center",
+          font: `11px ${style.fontFamily}` });
+        context.fillText(`${unit}`, x + width / 2, BAR_HEIGHT + 12);
       }
     });
-    context.fillStyle = getComputedStyle(this.explorer.root).getPropertyValue("--quiet");
-    context.fillRect(0, Math.min(zero, height - 1), this.canvas.width, 1);
+    fill(style.getPropertyValue("--quiet"), 0, Math.min(zero, BAR_HEIGHT - 1), this.canvas.width, 1);
+  }
+
+  // Of each bar of a comparison, how many synapses both slices have; null for other quantities.
+  shared() {
+    const { explorer, operation: o, channels } = this;
+    const views = [explorer.one, explorer.other];
+    if (!explorer.isComparison || views.some((view) => view.exhibit.level !== "synapse")) return null;
+    const counts = new Float64Array(channels);
+    for (const k of kernelsOf(explorer.doc, o)) {
+      const [a, b] = views.map((view) => explorer.doc.array(view.part.synapses[k]));
+      if (!a || !b || explorer.doc.kernels[k].outputs !== channels) return null;
+      a.forEach((value, i) => { counts[i % channels] += value !== 0 && b[i] !== 0; });
+    }
+    return counts;
   }
 
   // The values of bars, and how far their scale reaches up and down.
@@ -2060,7 +2145,8 @@ class Tiles {
       view.contributions(this.operation), (value) => (side ? -1 : 1) * Math.abs(value))) : [this.values()];
     const [low, high] = d3.extent(sides.flatMap((values) => Array.from(values)));
     const most = Math.max(high, -low) || 1;
-    return isComparison || low < 0 ? { sides, top: most, bottom: most } : { sides, top: most, bottom: 0 };
+    const bottom = isComparison || low < 0 ? most : 0;
+    return { sides, top: most, bottom, shared: this.shared() };
   }
 
   mark(context, n) {
@@ -2070,7 +2156,7 @@ class Tiles {
     context.strokeStyle = getComputedStyle(this.explorer.root).getPropertyValue("--text");
     context.lineWidth = 2;
     if (this.bars) {
-      context.strokeRect(place * this.cell + 1, 1, this.cell - 2, this.canvas.height - 2);
+      context.strokeRect(place * this.cell + 1, 1, this.cell - 2, BAR_HEIGHT - 2);
       return;
     }
     const [left, top] = this.corner(place);
@@ -2135,7 +2221,7 @@ class Tiles {
     const { explorer } = this;
     const [up, down] = explorer.isComparison ? explorer.names : [];
     return `A bar for each ${this.unit.slice(0, -1)}. Height: ${this.quantity()}`
-      + `${up ? `; up: ${up}, down: ${down}` : ""}.`;
+      + `${up ? `; up: of “${up}”, down: of “${down}”` : ""}.`;
   }
 
   // What the values are.
@@ -2232,7 +2318,7 @@ class Tiles {
 
 // ---- the input ---------------------------------------------------------------------------
 
-const OVER_IMAGE = ["#c82828", "#d2d2d2", "#1f5ab4"]; // lowers, nothing, raises; in dark pages, too
+const OVER_IMAGE = ["#c82828", "#ececec", "#1f5ab4"]; // lowers, nothing, raises; in dark pages, too
 
 class Picture {
   constructor(explorer, view) {
@@ -2246,7 +2332,7 @@ class Picture {
       this.words = h("p", { class: "words" }, view.row.words.map((word) => [h("span", {}, word), " "]));
     } else {
       this.canvas = this.sheet("picture");
-      // An image stands beside its contributions, which cover it.
+      // An image stands beside its contributions, which show only its outline.
       this.plain = this.isImage && shape.length === 3 && this.overlay() ? this.sheet("plain") : null;
       this.layOut();
     }
@@ -2292,7 +2378,8 @@ class Picture {
       onchange: (event) => { explorer.overlay = event.target.checked; explorer.drawAnswer(); } });
     return h("div", { class: "legend" }, h("label", {}, toggle, " contributions"),
       scale(this.words ? diverging : OVER_IMAGE, number(-largest), number(largest),
-        `red lowers, blue raises ${this.source()[1]}`));
+        `red lowers, blue raises the score of ${this.source()[1]}`), this.isImage && !this.words
+        ? "lines: outline of the light parts" : "");
   }
 
   places() { return this.pixels.length / (this.shape.length === 3 ? this.shape[2] : 1); }
@@ -2340,26 +2427,31 @@ class Picture {
     for (let y = 0; y < this.height; y++) {
       for (let x = 0; x < this.width; x++) {
         const p = this.position(x, y);
-        let colour = this.colour(p, channels, contributions !== null);
-        const value = contributions ? contributions[p] : 0;
-        if (value) {
-          const full = OVER_IMAGE[1 + Math.sign(value)];
-          colour = d3.rgb(d3.interpolateRgb(colour, full)(0.8 * Math.abs(value) / largest));
+        let colour = this.colour(p, channels);
+        if (contributions) { // in the colours of the scale
+          const value = contributions[p];
+          const ends = [OVER_IMAGE[1], OVER_IMAGE[1 + Math.sign(value)]];
+          colour = d3.rgb(d3.interpolateRgb(...ends)(Math.abs(value) / largest));
         }
         if (field && this.isField(field, p) === 0) colour = colour.darker(0.9);
         context.fillStyle = String(colour);
         context.fillRect(x * this.scale, y * this.tall, this.scale, this.tall);
       }
     }
-    if (field && this.places() === field.length) this.outline(context, field);
+    if (contributions && this.isImage) {
+      const greys = d3.range(this.places()).map((p) => d3.mean(d3.range(channels), (c) => this.pixels[p * channels + c]));
+      const middle = d3.mean(d3.extent(greys));
+      this.outline(context, greys.map((grey) => grey > middle), "#0008", 1);
+    }
+    if (field && this.places() === field.length) this.outline(context, field, "#fff", 2);
     canvas.dataset.field = field ? d3.sum(field) : "";
   }
 
   isField(field, p) { return this.places() === field.length ? field[p] : 1; }
 
-  outline(context, field) {
-    context.strokeStyle = "#fff";
-    context.lineWidth = 2;
+  // Draws a line around places of the picture.
+  outline(context, field, colour, lineWidth) {
+    Object.assign(context, { strokeStyle: colour, lineWidth });
     const inside = (x, y) => x >= 0 && y >= 0 && x < this.width && y < this.height
       && field[this.position(x, y)];
     const [w, t] = [this.scale, this.tall];
@@ -2376,14 +2468,13 @@ class Picture {
     context.stroke();
   }
 
-  // The colour of a pixel; a light grey below contributions, so that their colours look alike.
-  colour(p, channels, grey) {
+  // The colour of a pixel.
+  colour(p, channels) {
     const value = (c) => this.pixels[p * channels + c];
-    if (channels >= 3 && !grey) return d3.rgb(value(0), value(1), value(2));
+    if (channels >= 3) return d3.rgb(value(0), value(1), value(2));
     let mean = 0;
     for (let c = 0; c < channels; c++) mean += value(c) / channels;
-    const shade = grey ? 166 + 0.35 * mean : mean;
-    return d3.rgb(shade, shade, shade);
+    return d3.rgb(mean, mean, mean);
   }
 
   drawWords(contributions, field, largest) {
