@@ -176,8 +176,7 @@ def to_litert(
 ) -> bytes:
     """Return a Keras model as a LiteRT file, in float32 or as `convert` sets up the converter.
 
-    The converter's output and warnings are suppressed. Raises UnsupportedLayerError if it cannot
-    convert the model.
+    The converter's output and warnings are suppressed. Raises UnsupportedLayerError if it fails.
     """
     from keras import backend
 

@@ -198,3 +198,13 @@ def test_true_is_class_1_also_alone(tmp_path, labels, y):
     other = datasets.load_data(path, classes=["True", "False"])
     assert [other.class_names[label] for label in other.y] == [str(bool(label)) for label in y]
     assert datasets.load_data(path, classes=["ill", "well"]).y.tolist() == y
+
+
+@pytest.mark.parametrize("true, false", [("true", "false"), ("TRUE", "FALSE"), ("True", "False")])
+@pytest.mark.parametrize("turned", [False, True])
+def test_names_of_true_and_false_in_any_letters_and_order(tmp_path, true, false, turned):
+    path = tmp_path / "odd.csv"
+    path.write_text(f"a,label\n1,{true}\n2,{false}\n3,{false}\n")
+    names = [true, false, "unknown"]
+    found = datasets.load_data(path, classes=names[::-1] if turned else names)
+    assert [found.class_names[label] for label in found.y] == [true, false, false]

@@ -92,6 +92,20 @@ def test_tables_of_a_test_have_the_columns_of_the_training(model):
     assert turned.accuracy == small.accuracy
 
 
+@pytest.mark.parametrize("names", [range(5), [10, 20, 30, 40, 50], ["a", "b", 7, None, (1, 2)]])
+def test_columns_without_texts_have_an_order_too(model, names):
+    """Pandas' own names are places, of which an array has the order; others are compared."""
+    table = pd.DataFrame(X, columns=pd.Index(names, tupleize_cols=False))
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, table, progress=False), progress=False)
+    logits = slicer.im.logits(X)
+    np.testing.assert_array_equal(slicer.im.logits(table), logits)
+    with pytest.warns(UserWarning, match="columns were reordered"):
+        np.testing.assert_array_equal(slicer.im.logits(table.iloc[:, ::-1]), logits)
+    if names != range(5):
+        with pytest.raises(InputShapeError, match="Missing here"):
+            slicer.im.logits(table.set_axis(list("vwxyz"), axis=1))
+
+
 def test_tables_among_several_inputs_have_the_columns_of_the_profile():
     """A table in another order is put right, with a warning; one with other columns is refused."""
     keras.utils.set_random_seed(0)

@@ -6,11 +6,9 @@ remainder is below the threshold. So only one magnitude has to be found, the *bo
 
 1. One pass sums the values above each of four magnitudes, and their magnitudes. The bound cannot
    lie between two of them if neither the positive nor the negative values there alone bring the
-   remainder below the threshold. These float32 sums skip an interval only if rounding cannot
-   matter.
+   remainder below the threshold. These float32 sums skip only where rounding cannot matter.
 2. The values in the highest remaining interval are collected. If they are few, float64 prefix sums
-   come from comparing all pairs, 16 side by side, without sorting. If they are many, the same pass
-   divides the interval.
+   come from comparing all pairs, 16 side by side, without sorting; many are divided by a new pass.
 3. If the interval does not contain the bound, the next one is collected.
 
 A sum has `size` local values v, float32, zero-padded to a whole vector. `total` is their sum in

@@ -196,7 +196,7 @@ def target(text: str, classes: tuple[str, ...] = ()) -> Any:
 
     A name is first looked up in those of the classes, then it is an operation's.
     """
-    if text.strip() in classes and not text.strip().isdigit():
+    if text.strip() in classes:
         return classes.index(text.strip())
     name, bracket, rest = text.partition("[")
     try:

@@ -102,6 +102,9 @@ def load_data(
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"Class names must be unique. Received: {names}")
     check_texts("classes", names)
+    if data.class_names == ("False", "True"):  # in whatever letters the file has them
+        spelled = {name.lower(): name for name in names}
+        data = replace(data, class_names=tuple(spelled.get(n.lower(), n) for n in data.class_names))
     if not data.alphabetical and not (data.class_names and set(data.class_names) <= set(names)):
         if len(data.y) and data.y.max() >= len(names):
             raise InvalidArgumentError(

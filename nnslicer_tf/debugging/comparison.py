@@ -52,8 +52,7 @@ class LayerComparison(ShownAsTable):
         rows: Their indices among the samples passed. (LiteRT's reference kernels, which expose
             inner values, round differently, so a few samples may no longer deviate.)
         given: Number of samples passed.
-        labels: The original's and the compressed model's label on them, `(samples, 2, …)`; None for
-            numbers.
+        labels: The original's and the compressed model's, `(samples, 2, …)`; None for numbers.
         errors: Kind of error → operation of a place → its relative size: "enters", the error of
             the place's inputs; "passed", its effect on the output; "made", the place's own error;
             "leaves", the sum of the last two, which add up element by element.

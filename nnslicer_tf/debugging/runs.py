@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from nnslicer_tf._checks import ArrayLike, check_number
+from nnslicer_tf._checks import ArrayLike, as_generator, check_count, check_number
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import DataLike, InstrumentedModel
 from nnslicer_tf.instrument.outputs import check_exclusive
@@ -118,7 +118,8 @@ class Runs:
 
     def sampled(self, most: int, rng: int | np.random.Generator = 0) -> "Runs":
         """Return at most `most` runs of either kind, drawn without replacement."""
-        generator = np.random.default_rng(rng)
+        check_count("most", most)
+        generator = as_generator(rng)
         failing, passing = (
             part.part(np.sort(generator.permutation(len(part))[:most]))
             for part in (self.failing, self.passing)

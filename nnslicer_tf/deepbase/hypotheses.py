@@ -58,10 +58,12 @@ def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
         names: The classes' names.
 
     Raises:
-        InvalidArgumentError: if a record has no label, or a label no name.
+        InvalidArgumentError: if a record has no label, or a label no name of its own.
     """
     y = as_array(y)
     y = check_labels(y, len(y))
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError(f"Class names must be unique. Received: {tuple(names)}")
     if y.max() >= len(names):
         raise InvalidArgumentError(
             f"{len(names)} names cover the labels 0 … {len(names) - 1}. Received labels {y.min()} "

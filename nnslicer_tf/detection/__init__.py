@@ -1,8 +1,7 @@
 """Detect adversarial inputs from slices, and generate such inputs with attacks.
 
 To add a detector, subclass `Detector`, or `VotingDetector`, which implements more of it; fitting,
-evaluation and saving then work with it. To add a way of scoring inputs, subclass `Scorer` and use
-it in a `Vote`.
+evaluation and saving then work with it. For a new way of scoring, put a `Scorer` into a `Vote`.
 """
 
 from nnslicer_tf import _faces

@@ -28,8 +28,7 @@ class Vote:
         scorer: Computes the anomaly score; by default it is the feature itself.
         sizes: Lengths of the blocks of a long vector, of which some columns are drawn at random.
         most: Number of columns drawn uniformly from longer blocks.
-        group: Votes in a group are nearly redundant; their mean counts as one vote. None: a group
-            of its own.
+        group: Votes in a group are nearly redundant; their mean counts as one. None: its own.
         two_sided: Whether unusually low scores count as much as unusually high ones.
 
     Attributes:

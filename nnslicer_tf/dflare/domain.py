@@ -248,8 +248,7 @@ def check_outputs(
         tolerance: That of `ModelPair`, which numbers need.
 
     Raises:
-        InvalidArgumentError: if they are not probabilities, as of logits, or numbers have no
-            tolerance.
+        InvalidArgumentError: if they are no probabilities, or numbers have no tolerance.
         NonFiniteActivationError: if they are NaN or infinite.
     """
     flat = outputs.reshape(len(outputs), -1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_name, check_number, of_user
+from nnslicer_tf._checks import check_name, check_number, counted, of_user
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import TASKS
 from nnslicer_tf.dflare.classifiers import (
@@ -152,7 +152,13 @@ class ModelPair:
         """Return the models' inputs for seeds or their mutants."""
         with of_user("preprocess"):
             preprocess = self.domain.as_inputs if self.preprocess is None else self.preprocess
-            return np.asarray(preprocess(batch))
+            inputs = np.asarray(preprocess(batch))
+        if inputs.shape[:1] != (len(batch),):
+            raise InvalidArgumentError(
+                f"`preprocess` must return an input for each of {counted(len(batch), 'seed')}. "
+                f"Received: an array of shape {inputs.shape}"
+            )
+        return inputs
 
     def ask(self, batch: np.ndarray) -> Answers:
         """Query both models with seeds or their mutants `(batch, ...)`; check their outputs."""

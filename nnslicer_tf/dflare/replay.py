@@ -98,8 +98,7 @@ def export_suite(
         The test file.
 
     Raises:
-        InvalidArgumentError: if nothing was found, the models have maps or numbers, or the folder
-            cannot be written.
+        InvalidArgumentError: if nothing was found, answers are maps or numbers, or writing fails.
     """
     if not found.found.any():
         raise InvalidArgumentError("There are no deviations to export: none was found.")

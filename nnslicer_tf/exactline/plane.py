@@ -74,8 +74,7 @@ class PlaneWalker:
 
     Args:
         im: An instrumented or Keras model.
-        workers: Number of threads; 0 for as many as there are cores. The regions do not depend
-            on it.
+        workers: Number of threads; 0 for one per core. The regions do not depend on it.
 
     Attributes:
         program: The steps from the input to the logits.

@@ -198,8 +198,7 @@ class Ablation:
         Args:
             mask: Which units are active.
             x: Samples, as for `outputs`.
-            target: What is scored, of the same operation as the ablation's target, which it is by
-                default.
+            target: What is scored, of the ablation's target operation; that target by default.
             batch_size: Rows in one pass.
 
         Returns:

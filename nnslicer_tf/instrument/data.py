@@ -202,6 +202,9 @@ class Samples:
             self.labels = [] if arrays is None else [y]
         else:
             x, arrays = dict(data) if hasattr(data, "iloc") else data, None
+            x = (
+                x[0] if isinstance(x, tuple) and x and isinstance(x[0], Mapping) else x
+            )  # and labels
             if isinstance(x, Mapping):
                 self.columns, x = column_names(x), aligned(x, columns)
             if isinstance(x, (Mapping, list, tuple)):
@@ -372,15 +375,15 @@ def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") 
 
 
 def column_names(data: Any) -> tuple[str, ...]:
-    """Return the column names of a DataFrame, its row or a `Dataset`; () unless they are texts.
+    """Return the column names of a DataFrame, its row or a `Dataset`; () for 0, 1, 2 … in order.
 
     Those of a dict of inputs, some of which are tables, have the input's name before theirs.
     """
     if isinstance(data, Mapping):
         return tuple(f"{key}: {name}" for key, part in data.items() for name in column_names(part))
     names = getattr(data, "columns", data.index if hasattr(data, "iloc") else ())
-    is_named = all(isinstance(name, str) for name in names) if np.ndim(names) == 1 else False
-    return tuple(names) if is_named and len(names) else ()
+    is_named = np.ndim(names) == 1 and list(names) != list(range(len(names)))
+    return tuple(map(str, names)) if is_named else ()
 
 
 def _of_input(columns: Sequence[str], name: str) -> tuple[str, ...]:
@@ -395,6 +398,8 @@ def aligned(data: Any, columns: Sequence[str]) -> Any:
     Without names, data is unchanged. Raises InputShapeError if the columns have other names.
     """
     names, columns = column_names(data), tuple(columns)
+    if sorted(names) == sorted(numbered := tuple(map(str, range(len(names))))):
+        columns = columns or numbered  # pandas' own names are places
     if not names or not columns or names == columns:
         return data
     if isinstance(data, Mapping):

@@ -59,8 +59,7 @@ class InstrumentedModel(ShownAsTable):
     """A Keras model seen as a graph of operations whose values can be captured.
 
     It shares the weights of `model`, which is not changed. On construction, its outputs are
-    compared with the model's on random samples. Layers in bfloat16 or float16 are analysed in
-    float32.
+    compared with the model's on random samples. bfloat16 and float16 are analysed in float32.
 
     Args:
         model: A functional, sequential, nested or subclassed Keras model.
@@ -283,8 +282,7 @@ class InstrumentedModel(ShownAsTable):
         heads and patching then take tokens as classes. Weights are shared.
 
         Args:
-            position: Index along the first axis of the output, `(positions, classes)`; negative
-                from the end.
+            position: Index along the output's first axis, `(positions, classes)`, or from its end.
 
         Raises:
             InvalidArgumentError: if the output has no such position.

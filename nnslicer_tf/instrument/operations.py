@@ -176,8 +176,7 @@ class Step:
             suffix of an earlier step, `MaskOf(i)` the mask that the layer receives with input i,
             `PaddingOf(i)` that input's padding mask. By default, the first step takes all inputs
             of the layer, and every other step the result of the previous one.
-        shape: Shape of the output without the batch axis, if it differs from that of
-            the layer's output.
+        shape: Shape of the output without the batch axis, if not that of the layer's.
         mask: Source of the mask of the step's own neurons, as in `sources`. By default, the mask
             of the layer's output if it fits the leading axes of the step's shape.
     """
@@ -207,8 +206,7 @@ class Operation:
         params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None; for a mask that hides
             positions from each other in every sample, as a causal one does, the pairs of
             positions that it leaves, a bool array.
-        compute: Maps input tensors (batch, …) to the output tensor (batch, …), in the
-            dtype of the inputs.
+        compute: Maps input tensors (batch, …) to the output tensor (batch, …), of their dtype.
         keras_layer: The Keras layer or operation to which it belongs.
         mask: Name of the operation of kind "mask" whose value says which elements are neurons:
             1, or 0 for padding. Its shape is that of the leading axes, and may have axes of

@@ -75,8 +75,7 @@ def ending_of(graph: Graph, output: str) -> Ending:
 
     A final softmax, or a function of single values that rises or falls between 0 and 1, may be
     followed by identities, casts, reshapes that keep the order of the values, and clips that change
-    no probability. Logits that are a vector but for axes of size 1, as is the output, are the
-    vector.
+    no probability. Logits that are a vector but for axes of size 1, like the output, are one.
     """
     operation, keeps = graph.operations[output], True
     tail: list[Operation] = []

@@ -120,8 +120,7 @@ class Samples(Reference):
 class Weights(Reference):
     """Inactive weights and synapses have the weights of another version of the model.
 
-    Inactive neurons, channels, heads and inputs have their values in the other version, for the
-    same sample.
+    Inactive neurons, channels, heads and inputs have the other version's values for the sample.
 
     Args:
         model: The other version, of the same architecture.

@@ -67,8 +67,7 @@ def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -
     Subclasses are not covered, because they may compute something else: register each separately.
 
     Args:
-        layer_class: A `keras.layers.Layer` subclass, or the name of a class that Keras does not
-            export.
+        layer_class: A `keras.layers.Layer` subclass, or the name of one that Keras does not export.
         operations_fn: Called as `operations_fn(layer, call)` with a `LayerCall`; returns the
             layer's `Step`s in the order of computation, ending with those of its outputs.
 

@@ -25,8 +25,7 @@ class Neurons:
             elements of the output or its channels.
         relative_to: Quantity that the exclusion is relative to: "output", the neuron's value y,
             or "sum", the sum of its local values.
-        mask: 1 for neurons, 0 for padding, where Δ is 0, broadcastable to `captured`; None for no
-            padding.
+        mask: 1 for neurons, 0 for padding, where Δ is 0, broadcastable to `captured`; or None.
         product: The factor that multiplies the other factor's Δ in a product: "value", or
             "midpoint", (value + mean) / 2.
         rounding: The largest |Δ| that is rounding alone, and thus 0, `(*shape)` float64.

@@ -26,8 +26,7 @@ def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarr
     """Return the synapses to hide, those with the largest |score| in every kernel, as masks.
 
     Args:
-        scores: Kernel name → scores of the kernel's shape, as from `pruning.scores` for the target
-            classes.
+        scores: Kernel name → scores of its shape, as from `pruning.scores` for the target classes.
         share: The budget: share of every kernel's synapses to hide, 0 < share ≤ 1.
 
     Returns:

@@ -1,7 +1,6 @@
 """Costs of a model: parameters, multiply-adds, latency, file size.
 
-Latencies are medians over single samples on this machine, affected by its load. LiteRT runs in one
-thread.
+Latencies are medians over single samples on this machine, as busy as it is. LiteRT: one thread.
 """
 
 import timeit

@@ -51,8 +51,7 @@ def fine_tune(
             Of several outputs, a dict by name.
         epochs: Number of passes over the samples.
         learning_rate: Learning rate of Adam, or its schedule.
-        batch_size: Samples per step; an incomplete last batch is left out, unless it is the only
-            one.
+        batch_size: Samples per step; an incomplete last batch is left out, except an only one.
         rng: Draws the order of the samples, and dropout.
         progress: Show a progress bar.
         from_logits: Whether the outputs are logits; only of a single output `(samples, classes)`.
@@ -126,8 +125,7 @@ def imitate(
 
     Adam minimises the mean squared difference of the outputs. Each sample is blended with up to one
     half of another, which enlarges small sets (after Zhang et al., "mixup", ICLR 2018); tokens are
-    not. Arguments and errors are those of `fine_tune`; both models have the same inputs and
-    outputs.
+    not. Arguments and errors are those of `fine_tune`; both models have equal inputs and outputs.
     """
     model, functional, x = _opened(model, x, batch_size)
     teacher, of_teacher, _ = _opened(teacher, x, batch_size)

@@ -91,8 +91,7 @@ def apply_masks(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model
     the outgoing synapses are masked instead.
 
     Args:
-        model: Any model that `InstrumentedModel` accepts; the copy of a subclassed model is
-            functional.
+        model: Any that `InstrumentedModel` accepts; the copy of a subclassed one is functional.
         keep: Kernel name → bool array of the kernel's shape, false where weights become zero.
             Kernels that are not named are unchanged; existing masks persist.
 

@@ -28,10 +28,8 @@ def prune(
     with its bias and normalisation.
 
     Args:
-        model: Any model that `InstrumentedModel` accepts; the copy of a subclassed model is
-            functional.
-        scores: Kernel name → array of the kernel's shape, as from `scores`. Kernels that are not
-            named are not pruned.
+        model: Any that `InstrumentedModel` accepts; the copy of a subclassed one is functional.
+        scores: Kernel name → array of its shape, as from `scores`. Other kernels are not pruned.
         ratio: Share of the synapses of every layer to prune, 0 ≤ ratio < 1; or a share for each
             kernel by name, as from `global_ratios`.
         means: The model's profile. If given, pruned synapses still contribute their mean: a layer

@@ -39,8 +39,7 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
     The outputs are the same as if the removed units were always zero.
 
     Args:
-        model: Any model that `InstrumentedModel` accepts; the copy of a subclassed model is
-            functional.
+        model: Any that `InstrumentedModel` accepts; the copy of a subclassed one is functional.
         keep: Name of a layer with a kernel → bool array `(units,)`, false for the units or filters
             to remove (for a separable convolution, those of its pointwise part; for attention, its
             heads, those of the keys in a `GroupQueryAttention`). Other layers lose only units that

@@ -161,8 +161,7 @@ def shrink(
         classes: The classes of a single output that are needed, at least two, or one if `other`; by
             default all outputs stay as they are.
         ratio: Share of the parameters to remove, 0 < ratio < 1.
-        by: "contributions" (to the outputs, times the weights), the name of a method of `scores`,
-            or a ranker.
+        by: "contributions" (to the outputs, times the weights), a method of `scores`, or a ranker.
         other: Add an output for all other classes. The model then outputs probabilities.
         epochs: Number of epochs of imitating the original after the fit; 0 for none.
         test: Labelled samples, such as a pair (x, y), for the quality; by default `x` and `y`,
@@ -171,8 +170,7 @@ def shrink(
         progress: Show progress bars.
 
     Raises:
-        InvalidArgumentError: for arguments out of range, or if that many parameters cannot be
-            removed.
+        InvalidArgumentError: for arguments out of range, or if so many cannot be removed.
         UnsupportedLayerError: if no unit of the model can be removed.
         InputShapeError, NonFiniteActivationError: for bad samples.
     """

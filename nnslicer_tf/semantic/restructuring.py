@@ -43,8 +43,7 @@ def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.M
     Arguments are those of `masked`.
 
     Raises:
-        InvalidArgumentError: if the masks do not match the model's layers, or leave a layer without
-            neurons.
+        InvalidArgumentError: if the masks do not match the layers, or leave one without neurons.
     """
     im = maskable(model)
     check_critical(critical, neuron_layers(im))

@@ -72,8 +72,7 @@ def develop(
 
     The model has outputs for the new classes, too; `critical` is the semantic slice on the earlier
     tasks, and `learned` are their classes, whose outputs are frozen. `x` may have samples of these
-    tasks to replay. The other arguments, `options` included, and errors are those of
-    `train_neurons`.
+    tasks to replay. Other arguments and `options`, and errors, are those of `train_neurons`.
     """
     im = instrumented(model)
     return train_neurons(im, free_neurons(im, critical, learned), x, y, **options)

@@ -45,8 +45,7 @@ class Criterion:
             logits, the values before a final softmax. A mapping with only one output may also
             use "predicted".
         until: Name of the last operation or layer to expand; by default, the walk continues to
-            the input. `Criterion({"conv": "all"}, until="conv")` gives a local slice of the
-            layer conv.
+            the input. `Criterion({"conv": "all"}, until="conv")` gives a local slice of it.
     """
 
     outputs: Outputs = PREDICTED

@@ -118,8 +118,7 @@ class DecisiveSearch:
             level: Kind of units: "synapse", "neuron" (an element of a weighted sum's output),
                 "channel" (also a unit of a recurrent layer), "head" (of attention; channels
                 elsewhere) or "input" (a position of the input, such as a pixel or a word; padding
-                counts, too). Units of a recurrent layer are ablated where its own next step reads
-                them, too.
+                counts, too). Units of a recurrent layer are ablated for its own next step, too.
             reference: What inactive units contribute: "mean" (the profile's), "zero", or
                 `Samples(x)`, or "samples" for those of the profile: their values for other samples,
                 each of which is tried.

@@ -102,8 +102,7 @@ class Explainer:
                 together. By default the one-hot columns of a DataFrame; {} for none.
 
         Raises:
-            InvalidArgumentError: if `x` is not one sample, there is no such target, or a name is
-                unknown.
+            InvalidArgumentError: if `x` is not one sample, or the target or a name is unknown.
             UnsupportedLayerError: if the model has no synapses.
             InputShapeError, NonFiniteActivationError: for bad data.
         """

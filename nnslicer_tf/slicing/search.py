@@ -213,7 +213,7 @@ class Search:
             best = self.without_spares(best)
             if required.minimal and units <= _FEW_UNITS:
                 best = min(best, self.without_spares(np.arange(units)), key=len)
-            self.is_minimal = True
+            self.is_minimal = len(best) > 1 or not self.enough(self.empty)
         if required.needed:
             smaller, best = best, self.until_needed(best)
             self.is_minimal &= len(best) == len(smaller)

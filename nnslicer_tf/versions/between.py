@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from keras import ops
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, check_number
 from nnslicer_tf._numerics import softmax
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel
@@ -88,6 +88,7 @@ class Between:
 
     def where(self, unit: int) -> tuple[str, tuple[int, ...]]:
         """Return the name of a unit's variable or layer, and its index there."""
+        check_number("unit", unit, f"[0, {self.units - 1}]")
         weight = int(self._first[unit])
         shapes = self._ablation.shapes
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])

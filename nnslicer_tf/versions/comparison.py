@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from nnslicer_tf._checks import ArrayLike, counted
+from nnslicer_tf._checks import ArrayLike, check_number, counted
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -33,8 +33,7 @@ class VersionComparison(ShownAsTable):
         kind: What the output means.
         tolerance: How far two answers may be apart and agree.
         answers: The old and the new version's answers, `(samples, 2, …)` int64, or float64 numbers.
-        margins: Probability of their class less the next one's, `(samples, 2, …)` float64; None for
-            numbers.
+        margins: Probability of their class less the next one's, `(samples, 2, …)` float64, or None.
         truth: The right answers `(samples, …)`, or None.
         layers: A row per layer: "weights", "changed" (their share) and "change" (norm of the
             change relative to that of the old weights); and the share of the changed answers' way
@@ -89,11 +88,13 @@ class VersionComparison(ShownAsTable):
 
     def interval(self, count: int) -> tuple[float, float]:
         """Return the 95 % interval (Clopper-Pearson) of a number of samples, as shares of all."""
+        check_number("count", count, f"[0, {len(self.answers)}]")
         interval = binomtest(count, len(self.answers)).proportion_ci(0.95, method="exact")
         return float(interval.low), float(interval.high)
 
     def upper_bound(self, count: int) -> float:
         """Return the upper bound (Clopper-Pearson, 95 %, one-sided) of a number of samples."""
+        check_number("count", count, f"[0, {len(self.answers)}]")
         test = binomtest(count, len(self.answers), alternative="less")
         return float(test.proportion_ci(0.95, method="exact").high)
 

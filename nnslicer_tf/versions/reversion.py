@@ -93,7 +93,7 @@ def revert(
         x: Labelled samples of what the old version could do *and* of what the new one has learned,
             in any form of `DataLike`.
         y: Their classes `(samples,)`, if `x` has none.
-        max_share: Largest share of the changes that is taken back.
+        max_share: Largest share of the changes that is taken back, rounded up to whole changes.
         held_out: Share of the samples on which the step is chosen, and no change.
         level: What is taken back as a whole: "weight", "channel" or "layer".
         rng: Seed or generator of the split.
@@ -109,6 +109,11 @@ def revert(
     between = Between(old, new, level)
     x, labels = between.new.labelled(x, y)
     between.check(x)
+    if max_share * between.units < 1:
+        raise InvalidArgumentError(
+            f"max_share must allow at least one of the {counted(between.units, 'change')}, "
+            f"{1 / between.units:.3g}. Received: {max_share}"
+        )
     before = between.answers(0.0, x)
     if not ((before == labels) & (between.answers(1.0, x) != labels)).any():
         raise InvalidArgumentError(
@@ -128,9 +133,8 @@ def revert(
 
     measure(0.0)
     taken: list[np.ndarray] = []
-    counts = np.unique(np.ceil(np.linspace(0, max_share, _STEPS + 1)[1:] * between.units)).astype(
-        int
-    )
+    shares = np.linspace(0, max_share, _STEPS + 1)[1:]
+    counts = np.unique(np.ceil(shares * between.units)).astype(int)
     for count in track(counts, "Taking back", len(counts), progress):
         gains = _gains(between, active, x[chosen], labels[chosen])
         gains[active == 0] = -np.inf

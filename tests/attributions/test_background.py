@@ -148,6 +148,9 @@ def test_columns_that_are_one_feature():
         ({"g": ["age", "agee"]}, "Unknown column 'agee'. Did you mean 'age'"),
         ({"g": [0, 5]}, "column 5 of 'g' does not exist"),
         ({"g": [0, 1], "h": [1]}, "column 1 of 'h' is in two groups"),
+        ({"g": [0.7, 1.2]}, "Unknown column 0.7"),
+        ({"g": [True, False]}, "Unknown column True"),
+        ({"age": [1, 2]}, "'age' is a column that is in no group, too"),
     ],
 )
 def test_groups_that_do_not_fit_are_refused(groups, message):

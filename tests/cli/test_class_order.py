@@ -28,6 +28,7 @@ def table(tmp_path_factory):
     nns.Profile.from_data(model, x, progress=False).save(folder / "p.npz")
     frame = pd.DataFrame(x, columns=["a", "b"])
     frame.assign(label=NAMES[(x[:, 0] > 0).astype(int)]).to_csv(folder / "t.csv", index=False)
+    frame.to_csv(folder / "unnamed.csv", index=False)
     return folder
 
 
@@ -70,6 +71,10 @@ def test_the_names_are_those_of_the_models_classes(nnslicer, table):
     for target in ("mal", "0"):
         named = ("--classes", "mal,ben", "--target", target)
         assert nnslicer("explain", *given, *named)[1] == out
+    # A name of digits is a name, too, as in Python.
+    numbered = ("--data", table / "unnamed.csv", "--classes", "1,0", "--target", "1")
+    _, turned, _ = nnslicer("explain", "--model", table / "m.keras", *given[4:], *numbered)
+    assert "The model answers 1 with" in turned and ", 0 with" not in turned
     code, _, error = nnslicer("explain", *given, "--classes", "mal,ben", "--target", "[0")
     assert code == 2 and "--target must be a class such as" in error
     _, other, _ = nnslicer("explain", *given, "--classes", "mal,ben", "--target", "ben")

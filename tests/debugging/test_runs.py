@@ -16,6 +16,9 @@ def test_samples_are_divided_by_what_the_model_says(im, data, runs):
     few = runs.sampled(4, rng=0)
     assert (len(few.failing), len(few.passing)) == (4, 4)
     assert all((runs.failing.x == x).all(axis=(1, 2, 3)).any() for x in few.failing.x)
+    for most in (0, -1, None):
+        with pytest.raises(InvalidArgumentError, match="most must be a positive integer"):
+            runs.sampled(most)
 
 
 def test_samples_that_do_not_fail_or_pass(im, pairs):

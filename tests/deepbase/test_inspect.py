@@ -343,6 +343,8 @@ def test_image_hypotheses():
         classes([0, 2], "ab")
     with pytest.raises(InvalidArgumentError, match=r"one class index for each of 2 samples"):
         classes([[0, 0], [1, 1]], "ab")
+    with pytest.raises(InvalidArgumentError, match="names must be unique"):
+        classes([0, 1], "aab")
 
 
 def test_findings():

@@ -4,7 +4,14 @@ import keras
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import ModelPair, TableDomain, as_classifier, classifiers, compress
+from nnslicer_tf.dflare import (
+    ModelPair,
+    TableDomain,
+    agreement,
+    as_classifier,
+    classifiers,
+    compress,
+)
 from nnslicer_tf.dflare.classifiers import KerasClassifier, TFLiteClassifier
 from nnslicer_tf.errors import (
     CorruptFileError,
@@ -237,6 +244,12 @@ def test_one_output_is_a_probability():
 def test_keras_models_name_their_shape(model, inputs):
     with pytest.raises(InputShapeError, match=r"\(6, 6, 2\). Received: \(5, 6, 2\)"):
         as_classifier(model).probabilities(inputs[:, 1:])
+
+
+def test_preprocessing_that_drops_inputs_is_refused(model, inputs):
+    pair = ModelPair(model, model, preprocess=lambda x: x[:1])
+    with pytest.raises(InvalidArgumentError, match="an input for each of 3 seeds"):
+        agreement(pair, inputs[:3])
 
 
 def test_keras_files(model, inputs, tmp_path):

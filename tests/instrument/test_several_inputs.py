@@ -60,7 +60,7 @@ def test_operations_begin_with_the_inputs(im):
 def test_data_comes_as_keras_takes_it(im, model, x):
     expected = model.predict(x, verbose=0)["how big"]
     listed = [x[name] for name in im.input_operations]
-    for data in (x, listed, tuple(listed), im.check(x)):
+    for data in (x, listed, tuple(listed), im.check(x), (x, np.zeros(len(expected)))):
         np.testing.assert_allclose(im.predict(data, output="size"), expected, rtol=1e-6)
     np.testing.assert_array_equal(im.capture(x, of=["facts"])["facts"], x["facts"])
 

@@ -241,6 +241,16 @@ def test_one_sigmoid(sign):
     assert row["other classes asked"] == (row["empty answer"] == row["answer"])
 
 
+def test_a_unit_that_nothing_needs_is_not_minimal():
+    """With nothing active the answer is the same: the one unit that is left can go, too."""
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(1, "sigmoid")])
+    model.set_weights([np.array([[1.0], [3], [2]]), np.array([-5.0])])
+    x = np.array([[-1, -1, -1], [1, 1, 1], [0.9, 1, 1], [1, 0.9, 1]], np.float32)
+    table = slicer_of(model, x).decisive(x[[0, 1]], minimal=True).to_frame()
+    assert table["empty kept"].tolist() == [True, False]
+    assert table["minimal"].tolist() == [False, True] and table["size"][0] == 1
+
+
 def test_says_what_the_empty_slice_and_single_synapses_answer():
     """All masks of at most one synapse of a small network are run in NumPy."""
     model = keras.Sequential(

@@ -337,6 +337,9 @@ def test_a_litert_file_stands_for_its_weights(tmp_path, digits_and_fault):
         (lambda o, n, x, y: versions.explain_flips(o, n, x, level="neuron"), "Unknown level"),
         (lambda o, n, x, y: versions.revert(n, o, x, y), "nothing to take back"),
         (lambda o, n, x, y: versions.revert(o, n, x, y, held_out=1.0), "held_out"),
+        (lambda o, n, x, y: versions.revert(o, n, x, y, level="layer"), "at least one of the 1 ch"),
+        (lambda o, n, x, y: versions.compare(o, n, x).interval(len(x) + 1), "count must be in"),
+        (lambda o, n, x, y: versions.compare(o, n, x).upper_bound(-1), "count must be in"),
         (lambda o, n, x, y: versions.compare(o, n, x).negative, "pass y"),
     ],
 )

@@ -89,8 +89,7 @@ def generate(
 
     Raises:
         InvalidArgumentError: for an unknown attack or one that the backend does not have, data
-            outside [0, 1], probability outputs that do not come from a final softmax, or labels
-            that do not fit.
+            outside [0, 1], probability outputs not of a final softmax, or labels that do not fit.
         InputShapeError: if x does not have the model's input shape.
         CorruptFileError: if a cached batch is damaged.
     """

@@ -24,8 +24,7 @@ class AttackSpec:
         factory: `"module:class"` of the Foolbox attack.
         parameters: Keyword arguments of the class.
         norm: The norm that the attack bounds or minimises.
-        epsilon: The bound on the change in that norm, for values in [0, 1]; None if the attack
-            minimises the change.
+        epsilon: The bound on the change in that norm, for values in [0, 1]; None: it is minimised.
         framework: `"tensorflow"` if the attack needs gradients or operations on tensors, of Keras's
             backend; else `"numpy"`.
         start: The attack that finds the starting points of a decision-based attack; images on which

@@ -4,8 +4,7 @@ A rewrite is a function of an operation and of the arguments of its call, on sym
 returns the same value, computed with other functions of `keras.ops`, or `NotImplemented` where the
 operation has a rule for these arguments. The calls that it makes are visited in its place.
 
-To add one, write a line into `REWRITES`; the result is compared with the model's when it is
-wrapped.
+To add one, write a line into `REWRITES`; the result is compared with the model's at wrapping.
 """
 
 import inspect
