@@ -155,8 +155,7 @@ class ModelPair:
             inputs = np.asarray(preprocess(batch))
         if inputs.shape[:1] != (len(batch),):
             raise InvalidArgumentError(
-                f"`preprocess` must return an input for each of {counted(len(batch), 'seed')}. "
-                f"Received: an array of shape {inputs.shape}"
+                f"`preprocess` must return {counted(len(batch), 'input')}. Received: {inputs.shape}"
             )
         return inputs
 

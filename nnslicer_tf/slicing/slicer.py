@@ -300,8 +300,7 @@ class Slicer(DecisiveSearch, Explainer):
     def plan(self, outputs: Outputs | Criterion = PREDICTED) -> Plan:
         """Return the walk of a criterion.
 
-        Raises CriterionError if it does not fit the model, ProfileMismatchError if the model's
-        weights have changed.
+        Raises CriterionError if it does not fit, ProfileMismatchError if the weights have changed.
         """
         self._check_weights()
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)

@@ -136,8 +136,7 @@ def explain_flips(
     model without them gives the old answer. Changes are ranked by their effect on the difference
     of the two logits (and of others near them), a mean of derivatives on the straight way between
     the versions' weights; the smallest certified share of the ranking is found by bisection. Then
-    effects are estimated again with these changes, and ranked again. Some 100 to 150 forward passes
-    of a sample.
+    effects are estimated again with these changes, and ranked again. Cost: 100 to 150 passes.
 
     Args:
         old: The old version, a Keras or instrumented classifier.
