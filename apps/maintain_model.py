@@ -23,6 +23,12 @@ app = experiments(
     __doc__,
     "neusemslice",
     *((name, "MaintenanceSettings", f"{file}:{name}", text) for name, file, text in _REPEATED),
+    (
+        "costs",
+        "MaintenanceSettings",
+        "costs:costs",
+        "Time re-adaptation and development; what is kept for them (sections 5.4 and 5.5).",
+    ),
     ("times", "ScoringTimeSettings", "case_study:scoring_times"),
     ("case-study", "CaseStudySettings", "case_study:case_study"),
 )

@@ -12,7 +12,7 @@ first, as does the centred kernel alignment after which the equation is named.
 import copy
 import itertools
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -244,7 +244,9 @@ class SlicedModel:
         return min(found, key=lambda pair: pair[0])[1]
 
 
-def slices_of_one_size(trial: Trial, metric: str, loss: float) -> dict[str, CriticalNeurons]:
+def slices_of_one_size(
+    trial: Trial, metric: str, loss: float, ways: Sequence[str] = WAYS
+) -> dict[str, CriticalNeurons]:
     """Return a slice by every method, all of about the same compression rate (section 5.3).
 
     It is that of the smallest centred semantic slice that keeps the held-out accuracy by itself.
@@ -259,7 +261,7 @@ def slices_of_one_size(trial: Trial, metric: str, loss: float) -> dict[str, Crit
             chosen = critical
             break
     size = sliced.compression(chosen)
-    return {w: chosen if w == way else sliced.of_size(w, size) for w in WAYS}
+    return {w: chosen if w == way else sliced.of_size(w, size) for w in ways}
 
 
 def layer_similarities(im: InstrumentedModel, x: np.ndarray) -> dict[str, float]:

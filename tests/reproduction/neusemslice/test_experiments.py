@@ -15,8 +15,10 @@ from reproduction.neusemslice import (
     trial,
 )
 from reproduction.neusemslice.case_study import scoring_times
+from reproduction.neusemslice.costs import costs
 from reproduction.neusemslice.maintenance import develop, restructure
 from reproduction.neusemslice.settings import (
+    OURS,
     PAPER_SETTINGS,
     SETTINGS,
     WAYS,
@@ -107,6 +109,19 @@ def test_development(settings, scenario):
     means = found.table(f"table{6 + scenario}-mlp-digits").set_index("method")
     assert means.loc["Original", "TaskB"] == 0
     assert means.loc["Replay 100%", "Avg"] > means.loc["Retrain", "Avg"]
+
+
+def test_costs_of_maintenance(settings):
+    found = costs(replace(settings, repeats=1, attacked=20))
+    table = found.tables[0].frame.set_index(["task", "method"])
+    assert (table["seconds"] > 0).all()
+    trained = table.loc["re-adaptation", "share trained"]
+    assert trained["Fully Training"] == 1 > trained[OURS[1]] > 0
+    kept = table.loc["development", "kilobytes"]
+    images = int((Repeats(settings).data["train"].y < 5).sum())  # of the first task
+    assert kept["Replay 100%"] == pytest.approx(images * 64 / 1000)
+    assert kept["Replay 10%"] == pytest.approx(round(0.1 * images) * 64 / 1000)
+    assert kept["Retrain"] == 0 < kept[OURS[1]]
 
 
 def test_repeats_that_ran_by_themselves_are_read(settings, tmp_path, monkeypatch):
