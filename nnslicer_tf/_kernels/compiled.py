@@ -12,8 +12,7 @@ from filelock import FileLock
 from numba import njit
 from numba.core.caching import FunctionCache
 
-# For functions that are inlined into the compiled function that calls them. Numba's types lack
-# two of the options.
+# For functions that are inlined into a compiled caller. Numba's types lack two of the options.
 inlined: Any = njit(  # type: ignore[call-overload]
     forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
 )

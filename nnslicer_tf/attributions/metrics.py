@@ -51,8 +51,7 @@ def curves(
         target: What is explained.
         methods: Method → its attributions; ties are broken at random, with a fixed seed.
         steps: Number of points after the first, at least 1.
-        rows: Background rows, a batch, that each replace hidden units in place of the baseline;
-            the answers are means over them.
+        rows: Background rows, a batch, that replace hidden units in turn; answers are means.
         features: Index of each unit's feature, `(units,)`, whose units are hidden together.
     """
     check_count("steps", steps)

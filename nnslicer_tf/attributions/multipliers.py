@@ -36,8 +36,7 @@ def propagate_multipliers(
         im: The model.
         order: What is expanded, from `consumers_first`.
         seed: Operation → its first multipliers.
-        values: Operation → its values for the samples, `(batch, *shape)`; all operations of a
-            recurrent layer are needed.
+        values: Operation → its values `(batch, *shape)`; of a recurrent layer, all operations.
         reference: The same for the reference, with the padding of the samples.
         rule: The rule of each operation.
         before: Called with each operation and its multipliers; what it returns, unless it is None,

@@ -38,8 +38,7 @@ class Runs:
     """A model's failing and passing samples.
 
     A run fails if its answer is farther from the right one than a tolerance, by
-    `OutputClasses.distances`: a wrong class; of a map, the share of wrong positions; of numbers,
-    the root mean square difference.
+    `OutputClasses.distances`: a wrong class; the share of wrong positions; the root mean square.
 
     In what follows, `x` are samples `(samples, *input_shape)`; `y` their right answers, classes
     `(samples,)`, of maps `(samples, …)`, or numbers; and `output` the name of the output that is

@@ -314,8 +314,7 @@ def evaluate(
 
     Args:
         detector: A fitted detector.
-        attacks: Name → (originals, adversarial inputs), both (N, *input_shape) with N ≥ 1: only the
-            successful examples.
+        attacks: Name → (originals, adversarial inputs), (N, *input_shape), successful ones only.
 
     Returns:
         A row for each attack, with the columns `attack`, `examples` (N), `precision` (0 if nothing

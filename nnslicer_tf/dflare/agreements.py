@@ -34,8 +34,7 @@ class Agreement(ShownAsTable):
     by_kernels: np.ndarray | None = None
     # How far the answers of maps and numbers are apart, see `ModelPair`, (inputs,) float64.
     apart: np.ndarray | None = None
-    # Figure → its value for the original and the compressed model, if the truth is known; as those
-    # of `pruning.shrink`.
+    # Figure → its value for both models, if the truth is known; those of `pruning.shrink`.
     quality: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:

@@ -46,8 +46,7 @@ def compress(
             - "int16": 8-bit weights and 16-bit activations, for whole models only.
             - "ai_edge": as a recipe of the AI Edge Quantizer says.
             - "prune": the smallest weights are zero, the same share in every kernel.
-        samples: For integer activations: a few hundred preprocessed inputs `(samples, ...)` that
-            calibrate their ranges.
+        samples: For integer activations: a few hundred preprocessed inputs, which calibrate them.
         ratio: For "prune": the share of the weights to remove, 0 … 1; vectors are unchanged.
         layers: For "prune": names of the layers to prune; all if None.
         keep: For "int8": tensors whose steps stay in floating point, such as those of

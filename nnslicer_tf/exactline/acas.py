@@ -106,8 +106,7 @@ def load_nnet(path: str | os.PathLike) -> NNet:
 def to_keras(nnet: NNet, dtype: str = "float32") -> keras.Model:
     """Return the network as a Keras model, with inputs and outputs in physical units.
 
-    It does not clip inputs to the minima and maxima. The dtype is that of the layers; "float64"
-    keeps all digits of the file.
+    It does not clip inputs to the minima and maxima. Of "float64" layers, all digits are kept.
     """
     ranges, means = nnet.ranges, nnet.means
     x = inputs = keras.Input((len(nnet.minima),), dtype=dtype, name="input")

@@ -21,6 +21,7 @@ from nnslicer_tf.instrument.graph import HALVES, Graph
 from nnslicer_tf.instrument.tracing import TensorAt, Trace
 
 SCALES = (1.0, 50.0, 0.01, 0.0, 5.0)
+_COMPANIES = ([2, 3], [1, 0], [4, 2])  # rows that are run again
 MIN_VALUES = 2048  # in all samples together
 MAX_SAMPLES = 32
 MAX_VALUES_OF_TWO = 50_000  # of a sample
@@ -65,6 +66,18 @@ def compare_with_original(
     # In half precision the original rounds coarsely.
     halves = graph.has_halves or any(tensor.dtype in HALVES for tensor in functional.inputs)
     tolerance = 0.1 if halves else 1e-4
+
+    def rounded(_: str, value: Any) -> Any:
+        """Add noise of the size of rounding errors, except to integers such as tokens."""
+        noise = 1 + 0.01 * tolerance * rng.normal(size=value.shape).astype(np.float32)
+        return keras.ops.where(value == keras.ops.round(value), value, value * noise)
+
+    def is_rounding(worst: float) -> bool:
+        """Whether a difference is not much larger than what rounding errors may grow to."""
+        noisy = graph.run(tensors, graph.outputs, rounded)
+        grown = max(difference(examples[n], noisy[n], tolerance, 1) for n in graph.outputs)
+        return worst <= 10 * grown
+
     examples, worst = {}, 0.0
     for name, original in zip(graph.outputs, expected, strict=True):
         examples[name] = keras.ops.convert_to_numpy(values[name])
@@ -84,22 +97,31 @@ def compare_with_original(
         )
     if worst > 1:
         _explain(graph, trace, tensors, tolerance)
-
-        def rounded(_: str, value: Any) -> Any:
-            """Add noise of the size of rounding errors, except to integers such as tokens."""
-            noise = 1 + 0.01 * tolerance * rng.normal(size=value.shape).astype(np.float32)
-            return keras.ops.where(value == keras.ops.round(value), value, value * noise)
-
-        # Rounding errors may grow from layer to layer. Is the difference much larger?
-        noisy = graph.run(tensors, graph.outputs, rounded)
-        grown = max(difference(examples[n], noisy[n], tolerance, 1) for n in graph.outputs)
-        if worst > 10 * grown:
+        if not is_rounding(worst):
             raise UnsupportedLayerError(
                 f"The outputs of model '{model.name}' ({type(model).__name__}) differ from those "
                 "of its layers, each of which computes what is expected. Its own call must do the "
                 "same for all values: write it without Python conditions on values."
             )
+    # A sample gives the same alone, and in other company.
+    for rows in _COMPANIES if samples > 1 and not graph.has_long_loops else ():
+        rows = [row % samples for row in rows]
+        pairs = zip(expected, outputs([v[rows] for v in x]), strict=True)
+        mixed = [difference(_rows(batch, rows), few, tolerance, 1) for batch, few in pairs]
+        if max(mixed) > 1 and not is_rounding(max(mixed)):
+            few = graph.run([_rows(t, rows) for t in tensors], graph.operations)
+            batch = graph.run(tensors, graph.operations)
+            differs = (n for n in few if difference(_rows(batch[n], rows), few[n], tolerance) > 1)
+            raise UnsupportedLayerError(
+                f"Model '{model.name}' mixes samples: what it answers to one depends on the others "
+                f"of its batch, from operation '{next(differs, graph.outputs[0])}' on. Slices are "
+                "of single samples; compute along the other axes only."
+            )
     return examples
+
+
+def _rows(values: Any, rows: list[int]) -> np.ndarray:
+    return keras.ops.convert_to_numpy(values)[rows]
 
 
 def random_input(

@@ -63,8 +63,7 @@ class InstrumentedModel(ShownAsTable):
 
     Args:
         model: A functional, sequential, nested or subclassed Keras model.
-        input_shape: Shape of one sample, if the model does not specify it; for several inputs, a
-            list or dict of shapes.
+        input_shape: Shape of one sample, if the model has none; of several inputs, a list or dict.
         preprocess: A Keras layer or a function written with `keras.ops`, such as
             `lambda x: x / 255`. It becomes part of the model, so that analyses accept raw data.
         bounds: Smallest and largest value of an input, before `preprocess`. Analyses reject data

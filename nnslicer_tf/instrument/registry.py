@@ -20,10 +20,8 @@ class LayerCall:
         path: Name of the layer, prefixed with the names of the nested models that contain it.
         input_shapes: Shapes of the input tensors.
         output_shapes: Shapes of the output tensors.
-        arguments: Name → argument, except propagated masks; each tensor is replaced by its place
-            among the inputs, a `TensorAt`.
-        masks: Name of the mask that the layer receives with each input, or None. Steps use it as
-            the source `MaskOf(i)`.
+        arguments: Name → argument, except masks; a tensor is its place in the inputs, a `TensorAt`.
+        masks: Name of the mask that comes with each input, or None. In steps it is `MaskOf(i)`.
         paddings: Name of each input's padding mask, or None, for steps `PaddingOf(i)`. It differs
             from `masks` where Keras drops a mask on the way to the layer.
         dtypes: Dtypes of the input tensors in the model; the graph computes in float32.

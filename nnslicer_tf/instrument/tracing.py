@@ -360,8 +360,7 @@ class _Visitor:
     ) -> str:
         """Return a name inside an expanded layer that is the same whenever a model is built.
 
-        Names that Keras numbers are replaced by the attribute that holds the layer, or numbered
-        from 1 within the expanded layer.
+        Names that Keras numbers become the attribute's that holds the layer, or numbers from 1.
         """
         if id(layer) in self._path:
             return layer.name

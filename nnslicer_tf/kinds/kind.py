@@ -261,8 +261,7 @@ class Kind:
 
     Attributes:
         name: Name of the kind, as in `Step.kind`.
-        reach: Inputs that an output depends on: those at its own position ("element"), in its own
-            channel ("channel"), or "any".
+        reach: Inputs of an output: at its own position ("element"), in its "channel", or "any".
         one_to_one: Whether an output is a function of one input, so that CONTRIB can also
             pass unchanged (`rectify="pass"`).
         moves: Whether operations only move values, and CONTRIB moves unchanged.

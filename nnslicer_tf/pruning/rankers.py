@@ -32,8 +32,7 @@ COLLECT = ("netted", "magnitudes", "samples")
 class Ranker(ABC):
     """Scores the synapses of a model.
 
-    To add a ranker, implement `scores`, or subclass `ClassRanker` and implement `class_scores`;
-    pass it to `pruning.scores`.
+    To add a ranker, implement `scores`, or `class_scores` of `ClassRanker`, for `pruning.scores`.
     """
 
     @abstractmethod

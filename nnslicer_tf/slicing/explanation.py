@@ -82,8 +82,7 @@ class Explanation(ShownAsTable):
         withheld: Why there is no decisive slice, and what to pass for one; else "".
         finding: What was assumed about the outputs, and why the slice is empty or nearly complete,
             or the network dead; else "".
-        frequencies: Kernel name → share of the usual samples' slices that have each synapse; None
-            without usual samples.
+        frequencies: Kernel name → share of the usual slices that have each synapse, or None.
         comparison: Other methods, judged on this sample; None if there are none.
         token_inputs: Names of the inputs that are tokens.
     """

@@ -193,8 +193,7 @@ class Slicer(DecisiveSearch, Explainer):
         Raises:
             CriterionError: if the criterion does not fit the model.
             InputShapeError, NonFiniteActivationError, InvalidArgumentError: for bad data.
-            ProfileMismatchError: if the checkpoint is from another run or from more data, or the
-                model's weights have changed.
+            ProfileMismatchError: if the checkpoint is of another run, or weights have changed.
             CorruptFileError: if the checkpoint is damaged.
             WorkerError: if a batch fails three times on a worker.
         """

@@ -178,8 +178,7 @@ def compare(
     """Compare the answers of two versions of a model, and their layers.
 
     Args:
-        old: The old version, a Keras or instrumented model: a classifier, a segmentation, or a
-            model of numbers or images.
+        old: The old version, a Keras or instrumented model, of classes, maps, numbers or images.
         new: The new version; or a LiteRT file made of the old one, which stands for the old model
             with the file's weights. Where the architectures differ, only the answers and the
             variables of the same name and shape are compared.

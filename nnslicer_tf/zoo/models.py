@@ -91,8 +91,7 @@ def lenet(
 
     LeCun et al., "Gradient-based learning applied to document recognition", Proceedings of the
     IEEE, 1998. LeNet-1 and LeNet-4 are those of DeepXplore; `lenet` has the 42,784 parameters of
-    NNSlicer's Table 3, which gives no widths; `simplenet` is Distiller's example for MNIST,
-    presumably DFlare's "CNN".
+    NNSlicer's Table 3, which gives no widths; `simplenet` is Distiller's, perhaps DFlare's "CNN".
     """
     x = inputs = keras.Input(shape, name="input")
     for i, (width, padding) in enumerate(zip(filters, paddings, strict=True), start=1):

@@ -1,0 +1,69 @@
+"""A model whose answer to a sample depends on the others of its batch is refused."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import nnslicer_tf as nns
+from nnslicer_tf.errors import UnsupportedLayerError
+
+
+class TrainingNorm(layers.Layer):
+    """Normalizes by the batch, as batch normalization does in training."""
+
+    def call(self, x):
+        return (x - ops.mean(x, axis=0, keepdims=True)) / (1 + ops.std(x, axis=0, keepdims=True))
+
+
+class Sized(layers.Layer):
+    """Knows how many samples there are."""
+
+    def call(self, x):
+        return x + ops.cast(ops.shape(x)[0], "float32") * 0.1
+
+
+MIXING = {
+    "softmax": layers.Softmax(axis=0),
+    "unit": layers.UnitNormalization(axis=0),
+    "own": TrainingNorm(),
+    "size": Sized(),
+    "flip": lambda x: ops.flip(x, axis=0),
+    "roll": lambda x: ops.roll(x, 1, axis=0),
+    "cumsum": lambda x: ops.cumsum(x, axis=0),
+    "softmax of ops": lambda x: ops.softmax(x, axis=0),
+    "sort": lambda x: ops.sort(x, axis=0),
+    "condition": lambda x: ops.cond(ops.sum(x) > 0, lambda: x, lambda: -2 * x),
+    "where": lambda x: ops.where(ops.any(x > 2), x, 3 * x),
+    "all": lambda x: x * ops.cast(ops.all(x > -1), "float32"),
+    "largest": lambda x: x * ops.cast(ops.max(ops.cast(x > 2, "int32")), "float32"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Exception encountered when calling Softmax")
+@pytest.mark.filterwarnings("ignore:You are using a softmax over axis 0")
+@pytest.mark.parametrize("layer", MIXING.values(), ids=MIXING)
+def test_samples_that_change_each_other_are_noticed(layer):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((4,))
+    mixed = (layer if isinstance(layer, layers.Layer) else layers.Lambda(layer))(inputs)
+    model = keras.Model(inputs, layers.Dense(2)(mixed))
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    alone = np.concatenate([model.predict(x[i : i + 1], verbose=0) for i in range(len(x))])
+    assert np.abs(model.predict(x, batch_size=40, verbose=0) - alone).max() > 1e-3
+    with pytest.raises(UnsupportedLayerError):
+        nns.InstrumentedModel(model)
+
+
+def test_the_error_names_the_operation():
+    inputs = keras.Input((4,))
+    mixed = layers.Softmax(axis=0, name="over_samples")(layers.Dense(3)(inputs))
+    with pytest.raises(UnsupportedLayerError, match=r"mixes samples: .* 'over_samples' on"):
+        nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(mixed)))
+
+
+def test_batch_normalization_that_is_told_to_train_is_refused():
+    inputs = keras.Input((4,))
+    normed = layers.BatchNormalization()(layers.Dense(3)(inputs), training=True)
+    with pytest.raises(UnsupportedLayerError):
+        nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(normed)))
