@@ -76,7 +76,7 @@ class Patching(ShownAsTable):
     def plot(self, ax: "Axes | None" = None, labels: Sequence[str] = ()) -> "Axes":
         """Plot the effects: operations (and heads) as rows, positions or channels as columns.
 
-        `labels` are names of the columns, such as words. Last columns without an effect are left out.
+        `labels` are names of the columns, such as words. Last columns without effect are left out.
         """
         from nnslicer_tf.report.figures import new_axes
 
