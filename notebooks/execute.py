@@ -91,9 +91,10 @@ def _clean(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         cell.metadata = nbformat.from_dict({})
         if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if not _is_log(output)]
             for output in cell.outputs:  # a widget is empty without its kernel
                 output.get("data", {}).pop(f"{_WIDGET}-view+json", None)
+            kept = (output for output in cell.outputs if not _is_log(output))
+            cell.outputs = [output for output in kept if not _is_bar(output)]
     return notebook
 
 
@@ -102,6 +103,11 @@ def _is_log(output: NotebookNode) -> bool:
     if output.get("name") != "stderr":
         return False
     return all(_LOG_LINE.match(line) for line in output.text.splitlines() if line)
+
+
+def _is_bar(output: NotebookNode) -> bool:
+    """Whether an output is a progress bar, which appears where a machine needs two seconds."""
+    return output.output_type == "display_data" and set(output.data) == {"text/plain"}
 
 
 def main(paths: list[Path]) -> None:

@@ -172,18 +172,11 @@ def test_the_style_is_the_projects():
 
 
 def _kinds(cell):
-    """The kinds of a cell's outputs: texts, tables, pictures; those of views need a browser.
-
-    Progress bars appear only where a machine takes more than two seconds.
-    """
-    outputs = [o for o in cell.get("outputs", []) if not _is_bar(o)]
+    """The kinds of a cell's outputs: texts, tables, pictures; those of views need a browser."""
+    outputs = cell.get("outputs", [])
     kinds = [set(o.get("data", {})) - ({"image/png"} if _is_view(o) else set()) for o in outputs]
     named = [(o.output_type, o.get("name")) for o in outputs]
     return [(*one, sorted(kind)) for one, kind in zip(named, kinds, strict=True)]
-
-
-def _is_bar(output):
-    return output.output_type == "display_data" and set(output.data) == {"text/plain"}
 
 
 def _is_view(output):

@@ -93,7 +93,7 @@ def revert(
         x: Labelled samples of what the old version could do *and* of what the new one has learned,
             in any form of `DataLike`.
         y: Their classes `(samples,)`, if `x` has none.
-        max_share: Largest share of the changes that is taken back, rounded up to whole changes.
+        max_share: Largest share of the changes that is taken back.
         held_out: Share of the samples on which the step is chosen, and no change.
         level: What is taken back as a whole: "weight", "channel" or "layer".
         rng: Seed or generator of the split.
@@ -109,10 +109,11 @@ def revert(
     between = Between(old, new, level)
     x, labels = between.new.labelled(x, y)
     between.check(x)
-    if max_share * between.units < 1:
+    most = int(max_share * between.units + 1e-9)
+    if not most:
         raise InvalidArgumentError(
-            f"max_share must allow at least one of the {counted(between.units, 'change')}, "
-            f"{1 / between.units:.3g}. Received: {max_share}"
+            f"{max_share:.3g} of {counted(between.units, 'change')} at level {level!r} is less than "
+            f"one: pass max_share=1 / {between.units} or more."
         )
     before = between.answers(0.0, x)
     if not ((before == labels) & (between.answers(1.0, x) != labels)).any():
@@ -134,7 +135,7 @@ def revert(
     measure(0.0)
     taken: list[np.ndarray] = []
     shares = np.linspace(0, max_share, _STEPS + 1)[1:]
-    counts = np.unique(np.ceil(shares * between.units)).astype(int)
+    counts = np.unique(np.minimum(np.ceil(shares * between.units), most)).astype(int)
     for count in track(counts, "Taking back", len(counts), progress):
         gains = _gains(between, active, x[chosen], labels[chosen])
         gains[active == 0] = -np.inf

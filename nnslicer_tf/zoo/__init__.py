@@ -4,8 +4,7 @@
     model = zoo.build("lenet5", (32, 32, 3), 7)     # with fresh weights
 
 Models take images with values in [0, 1], or the word indices of a sentence, and return logits, on
-which attacks and slices work. `MODELS` lists them. To add a model, write its builder in `models.py`
-and add a line to the table.
+which attacks and slices work. `MODELS` lists them. To add one, write its builder in `models.py`.
 """
 
 import os

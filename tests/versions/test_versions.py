@@ -188,6 +188,18 @@ def test_reversion_takes_back_the_fault(digits_and_fault):
     )
 
 
+@pytest.mark.parametrize("level", ["weight", "channel"])
+def test_no_more_is_taken_back_than_allowed(digits_and_fault, level):
+    old, new, x, y = digits_and_fault
+    units = len(versions.rank_changes(old, new, x, y, level=level, progress=False))
+    for most in (1, 2, 3, 7):
+        for share in (most / units, (most + 0.9) / units):
+            options = {"level": level, "max_share": min(share, 1), "progress": False}
+            result = versions.revert(old, new, x, y, **options)
+            assert result.steps["share"].max() * units <= most + 1e-6
+            assert len(result.reverted) <= most and result.steps["share"].max() > 0
+
+
 def test_the_faulty_channel_does_most_harm(digits_and_fault):
     old, new, x, y = digits_and_fault
     noisy = keras.models.clone_model(new)
@@ -337,7 +349,10 @@ def test_a_litert_file_stands_for_its_weights(tmp_path, digits_and_fault):
         (lambda o, n, x, y: versions.explain_flips(o, n, x, level="neuron"), "Unknown level"),
         (lambda o, n, x, y: versions.revert(n, o, x, y), "nothing to take back"),
         (lambda o, n, x, y: versions.revert(o, n, x, y, held_out=1.0), "held_out"),
-        (lambda o, n, x, y: versions.revert(o, n, x, y, level="layer"), "at least one of the 1 ch"),
+        (
+            lambda o, n, x, y: versions.revert(o, n, x, y, level="layer"),
+            "of 1 change at level .layer. is less",
+        ),
         (lambda o, n, x, y: versions.compare(o, n, x).interval(len(x) + 1), "count must be in"),
         (lambda o, n, x, y: versions.compare(o, n, x).upper_bound(-1), "count must be in"),
         (lambda o, n, x, y: versions.compare(o, n, x).negative, "pass y"),
