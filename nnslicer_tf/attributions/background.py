@@ -18,6 +18,7 @@ from nnslicer_tf.attributions.problem import Problem, feature_operations
 from nnslicer_tf.attributions.shapley import MAX_FEATURES, flat, scores_of, shapley_values
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import columns_of
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.target import Target
 
@@ -242,15 +243,18 @@ def is_table(im: InstrumentedModel) -> bool:
 
 def entry_names(im: InstrumentedModel, columns: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the names of all inputs' entries: a table's columns, or from the inputs' names."""
-    shapes = im.input_shapes.items()
-    if len(columns) == sum(int(np.prod(shape)) for _, shape in shapes):
+    sizes = {name: int(np.prod(shape)) for name, shape in im.input_shapes.items()}
+    own = {name: columns_of(columns, name) for name in sizes}
+    if not any(own.values()) and len(columns) == sum(sizes.values()):
         return tuple(map(str, columns))
-    several = len(shapes) > 1
-    return tuple(
-        (name if np.prod(shape) == 1 else f"{name}[{i}]") if several else str(i)
-        for name, shape in shapes
-        for i in range(int(np.prod(shape)))
-    )
+    names: list[str] = []
+    for name, size in sizes.items():
+        places = [name] if size == 1 and len(sizes) > 1 else [f"{name}[{i}]" for i in range(size)]
+        known = [f"{name}: {column}" for column in own[name]]
+        names += (
+            known if len(known) == size else places if len(sizes) > 1 else map(str, range(size))
+        )
+    return tuple(names)
 
 
 def column_groups(columns: Sequence[str], rows: np.ndarray) -> dict[str, list[int]]:

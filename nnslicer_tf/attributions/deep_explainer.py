@@ -11,7 +11,7 @@ from nnslicer_tf.attributions.background import Background
 from nnslicer_tf.attributions.deeplift import deeplift_by_row
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.data import DataLike, column_names
+from nnslicer_tf.instrument.data import DataLike, column_names, columns_of
 from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.model import ModelLike, instrumented
 from nnslicer_tf.instrument.target import Target
@@ -127,7 +127,8 @@ def as_shap(
         values = background.to_frame().sort_index()["value"].to_numpy()
         return _explanation(background.values, base, values, background.names)
     if isinstance(contributions, Mapping):
-        return {n: _explanation(v, base, sample[n]) for n, v in contributions.items()}
+        parts = contributions.items()
+        return {n: _explanation(v, base, sample[n], columns_of(names, n)) for n, v in parts}
     fits = len(names) == np.size(sample) and np.ndim(sample) < 2
     return _explanation(contributions, base, sample, names if fits else ())
 

@@ -105,8 +105,7 @@ class Store:
     ) -> bool:
         """Write a part, `<key>.npz` with a header for JSON, and return whether it was written.
 
-        Without `replace`, a part with the same key is left as it is. Raises InvalidArgumentError if
-        the file cannot be written.
+        Without `replace`, a part that exists stays. Raises InvalidArgumentError if writing fails.
         """
         options = {"compress": self._compress, "replace": replace}
         with suppress(FileExistsError):

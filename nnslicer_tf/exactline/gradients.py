@@ -137,8 +137,7 @@ def integrated_gradients(
 ) -> np.ndarray:
     """Return the exact integrated gradients of a logit, `input shape` float64.
 
-    They add up to the logit at x minus that at the baseline. For many calls on one model, make
-    an `Attributor` and reuse it.
+    They add up to the logit at x minus that at the baseline. For many calls, reuse an `Attributor`.
 
     Args:
         im: A piecewise-linear model, instrumented or Keras. A final softmax is ignored.

@@ -70,8 +70,7 @@ class LineWalker:
 
     Args:
         im: An instrumented or Keras model.
-        every_crossing: Also include the points at which an operation changes its affine piece but
-            the output does not bend.
+        every_crossing: Also include points at which an operation bends but the output does not.
         workers: Number of threads; 0 for one per core. The result does not depend on it.
 
     Attributes:

@@ -292,7 +292,7 @@ class Samples:
     def _checked(self, arrays: Mapping[str, np.ndarray], first: int) -> Any:
         checked = {}
         for (name, shape), array in zip(self._shapes.items(), arrays.values(), strict=True):
-            columns = self.columns if self._is_single else _of_input(self.columns, name)
+            columns = self.columns if self._is_single else columns_of(self.columns, name)
             bounds = self._bounds.get(name)
             checked[name] = self._about(name, check_array, array, shape, first, bounds, columns)
         lengths = {name: len(array) for name, array in checked.items()}
@@ -386,7 +386,7 @@ def column_names(data: Any) -> tuple[str, ...]:
     return tuple(map(str, names)) if is_named else ()
 
 
-def _of_input(columns: Sequence[str], name: str) -> tuple[str, ...]:
+def columns_of(columns: Sequence[str], name: str) -> tuple[str, ...]:
     """Return the columns of one of several inputs, without the input's name."""
     start = f"{name}: "
     return tuple(column.removeprefix(start) for column in columns if column.startswith(start))
@@ -403,7 +403,7 @@ def aligned(data: Any, columns: Sequence[str]) -> Any:
     if not names or not columns or names == columns:
         return data
     if isinstance(data, Mapping):
-        return {key: aligned(part, _of_input(columns, key)) for key, part in data.items()}
+        return {key: aligned(part, columns_of(columns, key)) for key, part in data.items()}
     missing = [name for name in columns if name not in names]
     unknown = [name for name in names if name not in columns]
     if missing or unknown or len(set(names)) < len(names):

@@ -90,8 +90,7 @@ class InstrumentedModel(ShownAsTable):
     Raises:
         UnsupportedLayerError: if a layer has no rule, or an output differs from the original's.
         InputShapeError: if the shape of the input is not known.
-        InvalidArgumentError: if `model` is not a Keras model, the bounds are not a range, or the
-            task does not fit an output.
+        InvalidArgumentError: if `model` is no Keras model, or bounds or task do not fit it.
     """
 
     def __init__(

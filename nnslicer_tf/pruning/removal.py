@@ -107,8 +107,7 @@ def compact(model: ModelLike) -> keras.Model:
     """Return a copy without dead neurons that has the same outputs; other masks persist.
 
     Args:
-        model: Any model that `InstrumentedModel` accepts, usually a pruned one; the copy of a
-            subclassed model is functional.
+        model: Any that `InstrumentedModel` accepts; the copy of a subclassed one is functional.
     """
     im = maskable(model)
     graph = ChannelGraph(im)

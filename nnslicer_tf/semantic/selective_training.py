@@ -114,8 +114,7 @@ def train_neurons(
     """Return a copy of a classifier in which only chosen neurons were trained.
 
     Args:
-        model: A classifier that ends in logits or a softmax; it is not changed. The copy of a
-            subclassed model is functional.
+        model: A classifier of logits or softmax, not changed. A subclassed one's copy is functional.
         neurons: Layer → bool array `(units,)`, True for the neurons to train; the output layer's
             units are the classes. Layers that are not named are not trained.
         x: Samples `(samples, *input shape)`.

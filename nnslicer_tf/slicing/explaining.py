@@ -355,6 +355,7 @@ def one_sample(
     if len(im.input_operations) > 1:
         is_named = isinstance(x, Mapping) or hasattr(x, "iloc")  # a table's columns are inputs
         x = aligned(x, im.columns) if isinstance(x, Mapping) else x
+        columns = columns or (column_names(x) if isinstance(x, Mapping) else ())
         shapes = [(), *im.input_shapes.values()]
         batch: Any = {
             key: as_array(part)[None] if np.shape(part) in shapes else as_array(part)

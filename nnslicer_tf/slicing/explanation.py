@@ -74,8 +74,8 @@ class Explanation(ShownAsTable):
         slice: The sample's slice for the target; both classes of a single sigmoid share one.
         values: Operation name → its output for the sample.
         means: Operation name → its mean over the profiled data.
-        classes, columns, words: Names of the classes, of a table's columns, and the words of a
-            text; empty if unknown.
+        classes, columns, words: Names of the classes, of a table's columns (after the input's name
+            if there are several: "row: age"), and the words of a text; empty if unknown.
         decisive: The smallest slice found that keeps the model's answer with at least half of its
             log-odds, with its certificate; None for a class that is not the model's answer.
         contrast: The same for which of two classes leads; None unless two are compared.

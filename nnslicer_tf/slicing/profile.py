@@ -73,8 +73,7 @@ class Profile(ShownAsTable):
 
         Args:
             im: The model; a Keras model is instrumented.
-            data: Samples `(samples, *input_shape)`, in any form of `DataLike`; the paper uses
-                the whole training set.
+            data: Samples `(samples, *input_shape)`, a `DataLike`; the paper's are the training set.
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
             positions: For operations with a mask: "pooled" (the default), one mean over all

@@ -102,8 +102,7 @@ class VersionComparison(ShownAsTable):
         """Return a row per class (of the truth, or else of the old answer), and one for all.
 
         Columns: samples (of maps, positions), changed answers, and with known truth the accuracies
-        (of maps, also the IoU), negative and positive flips. Numbers have one row, with R² and
-        RMSE.
+        (of maps, also the IoU), negative and positive flips. Numbers have one row: R² and RMSE.
         """
         figures, rows = self.quality, []
         if self.kind.is_number:

@@ -112,8 +112,8 @@ def revert(
     most = int(max_share * between.units + 1e-9)
     if not most:
         raise InvalidArgumentError(
-            f"{max_share:.3g} of {counted(between.units, 'change')} at level {level!r} is less than "
-            f"one: pass max_share=1 / {between.units} or more."
+            f"{max_share:.3g} of {counted(between.units, 'change')} at level {level!r} is less "
+            f"than one: pass max_share=1 / {between.units} or more."
         )
     before = between.answers(0.0, x)
     if not ((before == labels) & (between.answers(1.0, x) != labels)).any():

@@ -161,6 +161,47 @@ def test_groups_that_do_not_fit_are_refused(groups, message):
         slicer.explain(frame.iloc[0], groups=groups, compare=False, decisive=False)
 
 
+def test_columns_among_several_inputs_have_names_and_groups(tmp_path):
+    """Those of two tables, in another order than the inputs; beside a signal, on the page."""
+    keras.utils.set_random_seed(0)
+    person, place = keras.Input((2,), name="person"), keras.Input((3,), name="place")
+    model = keras.Model([person, place], layers.Dense(2)(layers.Concatenate()([person, place])))
+    city = np.eye(2)[RNG.integers(0, 2, 40)]
+    tables = {
+        "place": pd.DataFrame(
+            np.c_[city, RNG.normal(size=40)], columns=["city_A", "city_B", "age"]
+        ),
+        "person": pd.DataFrame(RNG.normal(size=(40, 2)), columns=["age", "income"]),
+    }
+    one = {name: table[:1] for name, table in tables.items()}
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, tables, progress=False), progress=False)
+    why = slicer.explain(one, 1, background=tables, compare=False, decisive=False)
+    found = why.background.to_frame().set_index("feature")["contribution"]
+    assert set(found.index) == {"place: city", "place: age", "person: age", "person: income"}
+    # A linear model: weight times the difference from the mean row.
+    kernel = model.layers[-1].kernel.numpy()[:, 1]
+    means = np.concatenate([tables[n].mean() for n in ("person", "place")])
+    terms = kernel * (np.concatenate([one[n].iloc[0] for n in ("person", "place")]) - means)
+    expected = [terms[0], terms[1], terms[2] + terms[3], terms[4]]
+    order = ["person: age", "person: income", "place: city", "place: age"]
+    np.testing.assert_allclose(found[order], expected, atol=1e-5)
+
+    signal = keras.Input((4, 2), name="signal")
+    joined = layers.Concatenate()([layers.Flatten()(signal), person])
+    model = keras.Model([signal, person], layers.Dense(2)(joined))
+    both = {"signal": RNG.normal(size=(40, 4, 2)), "person": tables["person"]}
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, both, progress=False), progress=False)
+    one = {name: part[:1] for name, part in both.items()}
+    why = slicer.explain(one, compare=False, decisive=False)
+    why.save(tmp_path / "why.html")
+    assert (
+        f"income = {one['person']['income'].iloc[0]:.3g} (mean"
+        in (tmp_path / "why.html").read_text()
+    )
+    pytest.importorskip("shap")
+    assert why.to_shap()["person"].feature_names == ["age", "income"]
+
+
 def test_images_are_compared_with_each_row_by_deeplift():
     stack = [keras.Input((4, 4, 1)), layers.Conv2D(2, 3, activation="relu"), layers.Flatten()]
     im = nns.InstrumentedModel(keras.Sequential([*stack, layers.Dense(3)]))
