@@ -114,7 +114,7 @@ def train_neurons(
     """Return a copy of a classifier in which only chosen neurons were trained.
 
     Args:
-        model: A classifier of logits or softmax, not changed. A subclassed one's copy is functional.
+        model: A classifier of logits or softmax, unchanged. A subclassed one's copy is functional.
         neurons: Layer → bool array `(units,)`, True for the neurons to train; the output layer's
             units are the classes. Layers that are not named are not trained.
         x: Samples `(samples, *input shape)`.
