@@ -29,7 +29,7 @@ _KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2", "apa
 def structural_similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the SSIM of pairs of images `(N, height, width, channels)` of 0 … 255: 1 if equal.
 
-    The window is that of Wang et al., "Image quality assessment", IEEE TIP 2004. Smaller images: NaN.
+    The window is that of Wang et al., "Image quality assessment", TIP 2004. Smaller images: NaN.
     """
     import tensorflow as tf
 

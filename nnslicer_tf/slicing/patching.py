@@ -100,9 +100,9 @@ class Patching(ShownAsTable):
         ax.patch.set(hatch="///", edgecolor="lightgrey")  # where there is nothing to patch
         for row, column in np.argwhere(np.abs(np.nan_to_num(grid)) >= 0.05):
             if grid.size <= _MOST_VALUES:
-                effect, options = grid[row, column], {"ha": "center", "va": "center", "size": 8}
+                effect, at = grid[row, column], (column, row)
                 colour = "white" if abs(effect) > 0.6 * most else "black"
-                ax.text(column, row, f"{effect:.2g}", color=colour, **options)
+                ax.annotate(f"{effect:.2g}", at, color=colour, ha="center", va="center", size=8)
         bar = ax.figure.colorbar(image, ax=ax, label="share of the difference in score")
         bar.set_ticks([0, 1], labels=[f"0: {run} run", f"1: {other} run"])
         bar.ax.set_ylim(min(0.0, float(np.nanmin(grid))), most)
