@@ -10,7 +10,7 @@ import pytest
 
 from nnslicer_tf import datasets
 from nnslicer_tf._checks import check_labels
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, PlausibilityWarning
 
 A, AB = "a,label\n", "a,b,label\n"
 MANY = "|".join(f"c{i}" for i in range(999))
@@ -198,6 +198,25 @@ def test_true_is_class_1_also_alone(tmp_path, labels, y):
     other = datasets.load_data(path, classes=["True", "False"])
     assert [other.class_names[label] for label in other.y] == [str(bool(label)) for label in y]
     assert datasets.load_data(path, classes=["ill", "well"]).y.tolist() == y
+
+
+def test_numbers_that_are_names(tmp_path):
+    path = tmp_path / "odd.csv"
+    for labels, names in (("0 1 1", "10"), ("3 5 3", "357"), ("0 1 2", "012")):
+        path.write_text("a,label\n" + "".join(f"1,{label}\n" for label in labels.split()))
+        found = datasets.load_data(path, classes=list(names))
+        assert [found.class_names[label] for label in found.y] == labels.split()
+    path.write_text("a,label\n1,0\n1,1\n")
+    assert datasets.load_data(path, classes=["ill", "well"]).y.tolist() == [0, 1]
+
+
+def test_a_first_line_that_could_be_a_sample_is_said(tmp_path):
+    path = tmp_path / "odd.csv"
+    path.write_text("1.5,2.5,3.5\n3,4,2\n5,6,7\n")
+    with pytest.warns(PlausibilityWarning, match=r"1.5, 2.5, 3.5, is taken for the columns' names"):
+        assert datasets.load_data(path).x.tolist() == [[3, 4, 2], [5, 6, 7]]
+    path.write_text("0,1,2\n3,4,2\n")  # pandas' own names
+    assert len(datasets.load_data(path).x) == 1
 
 
 @pytest.mark.parametrize("true, false", [("true", "false"), ("TRUE", "FALSE"), ("True", "False")])

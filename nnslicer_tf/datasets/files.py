@@ -104,6 +104,10 @@ def load_data(
     if data.class_names == ("False", "True"):  # in whatever letters the file has them
         spelled = {name.lower(): name for name in names}
         data = replace(data, class_names=tuple(spelled.get(n.lower(), n) for n in data.class_names))
+    texts = [str(label) for label in data.y] if data.y.ndim == 1 and not data.class_names else []
+    if texts and set(texts) <= set(names):  # numbers that are names
+        y = np.array([names.index(text) for text in texts], np.int64)
+        return replace(data, y=y, classes=len(names), class_names=names)
     if not data.alphabetical and not (data.class_names and set(data.class_names) <= set(names)):
         if len(data.y) and data.y.max() >= len(names):
             raise InvalidArgumentError(

@@ -6,13 +6,14 @@ that begin with `#` are comments above the names, and below if they do not have 
 
 import csv
 import io
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnslicer_tf._checks import MAX_CLASSES, counted
-from nnslicer_tf.errors import CorruptFileError
+from nnslicer_tf.errors import CorruptFileError, PlausibilityWarning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,14 +168,14 @@ def _check_names(names: list[str], rows: list[list[str]], what: str) -> None:
     steps, problem = np.diff(numbers), ""
     is_even = len(steps) > 1 and np.allclose(steps, steps[0])
     is_scale = (steps > 0).all() and (is_even or len(steps) > 5)
-    is_scale |= np.array_equal(numbers, np.arange(len(numbers)))
+    is_places = np.array_equal(numbers, np.arange(len(numbers)))
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if names and not names[0]:
         problem = (
             ": its first column has no name. If it is the index of a DataFrame, write the file "
             "with to_csv(path, index=False); else name the column."
         )
-    elif 2 * len(numbers) > len(names) and not is_scale:
+    elif 2 * len(numbers) > len(names) and not (is_scale or is_places):
         problem = f" begins with numbers, {', '.join(names)[:80]}. Add a line of columns' names."
     elif "" in names:
         problem = f": column {names.index('') + 1} has no name. Name it, or leave it out."
@@ -182,6 +183,9 @@ def _check_names(names: list[str], rows: list[list[str]], what: str) -> None:
         problem = f": two columns are called {twice[0]!r}. Give each its own name."
     elif not rows:
         problem = " has no rows."
+    elif is_scale and not is_places and 2 * len(numbers) > len(names):
+        said = f"{what}: the first line, {', '.join(names)[:60]}, is taken for the columns' names."
+        warnings.warn(said, PlausibilityWarning, stacklevel=2)
     if problem:
         raise CorruptFileError(f"{what}{problem}")
 

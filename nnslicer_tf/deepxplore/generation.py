@@ -147,8 +147,7 @@ def generate(
         step: Change in one iteration, root mean square over the values that the constraint lets
             change; by default the constraint's, times the width of the bounds.
         max_iterations: Steps after which the search gives up on a seed.
-        coverage: One per model, to which the inputs found are added; by default new ones with
-            threshold 0.
+        coverage: One per model, to which the inputs found are added; by default of threshold 0.
         bounds: Smallest and largest value of a valid input.
         rng: Seed or generator of all random choices: models, neurons, rectangles.
         labels: The true classes of the seeds, integers or one-hot; a warning names a model that

@@ -42,8 +42,7 @@ class Detector(BaseEstimator):
     and `restore` to support saving.
 
     Args:
-        false_positive_rate: Share of normal inputs that may be flagged; ignored by detectors whose
-            rule has its own threshold.
+        false_positive_rate: Share of normal inputs that may be flagged, where the rule asks for it.
         held_out: Share of the normal inputs that is used to set the threshold.
         rng: Draws the held-out inputs, then makes all other random choices.
 

@@ -85,8 +85,7 @@ def find_deviations(
         progress: Whether to show a progress bar.
 
     Returns:
-        One outcome per seed; seeds on which the models already disagree are not searched, and have
-        the status `already_deviates`.
+        One outcome per seed; those on which the models disagree already have `already_deviates`.
 
     Raises:
         InputShapeError: if the seeds are not valid inputs of the domain.

@@ -91,8 +91,7 @@ def export_suite(
     Args:
         found: The deviations.
         folder: Receives `test_deviations.py` and `deviations.npz`.
-        preprocess: As in the search; the file stores the models' inputs. None: the values as
-            float32, sentences as they are.
+        preprocess: As in the search; the file stores the models' inputs. None: float32 values.
 
     Returns:
         The test file.

@@ -38,8 +38,7 @@ class Store:
     Args:
         folder: Created if it is missing.
         identity: Everything that the parts depend on, as values that can be stored as JSON.
-        what: Name of the kind of work, for error messages and the file format, such as
-            "checkpoint of a training".
+        what: Kind of work, for errors and the file's format, such as "checkpoint of a training".
         compress: Whether to compress files; uncompressed ones are written faster.
 
     Raises:

@@ -227,8 +227,7 @@ class LinearPartition(Saved, ShownAsTable):
             label: The class; by default that of the start.
 
         Raises:
-            InvalidArgumentError: if there is no such class, or the output is not a vector of two
-                or more values.
+            InvalidArgumentError: if there is no such class, or the output is not a vector.
         """
         label, other, value, row = least_margin(self.outputs, label, 0)
         return Margin(label, other, value, float(self.ratios[row]), self.at(self.ratios[row])[0])

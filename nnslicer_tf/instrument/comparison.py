@@ -103,8 +103,11 @@ def compare_with_original(
                 "of its layers, each of which computes what is expected. Its own call must do the "
                 "same for all values: write it without Python conditions on values."
             )
-    # A sample gives the same alone, and in other company.
-    for rows in _COMPANIES if samples > 1 and not graph.has_long_loops else ():
+    # A sample gives the same in other company; loops are compiled, for this number of samples only.
+    companies = _COMPANIES if samples > 1 else ([0, 0],)
+    if graph.has_long_loops:
+        companies = ([0] * samples,) if samples > 1 else ()
+    for rows in companies:
         rows = [row % samples for row in rows]
         pairs = zip(expected, outputs([v[rows] for v in x]), strict=True)
         mixed = [difference(_rows(batch, rows), few, tolerance, 1) for batch, few in pairs]

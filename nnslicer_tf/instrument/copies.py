@@ -41,8 +41,7 @@ def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.M
     """Return a copy of a built model with its own weights, and equal layer names and outputs.
 
     Args:
-        model: A functional, sequential or subclassed model. Without a config, a subclassed
-            model's copy is functional.
+        model: Any Keras model. Without a config, a subclassed model's copy is functional.
         input_shape: The shape of one sample, if the model does not specify it.
 
     Raises:

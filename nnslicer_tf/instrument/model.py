@@ -516,8 +516,7 @@ class InstrumentedModel(ShownAsTable):
             Operation name → gradients `(samples, *operation shape)` float32.
 
         Raises:
-            InvalidArgumentError: if an operation does not exist or is inside a recurrent layer, or
-                an index is out of range.
+            InvalidArgumentError: for unknown operations, those of recurrent layers, or indices.
             InputShapeError, NonFiniteActivationError: as in `capture_batches`.
         """
         names = self._names(self.graph.inputs if wrt is None else wrt)

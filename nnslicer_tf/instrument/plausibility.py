@@ -42,8 +42,7 @@ def warn_of_answers(
     """Warn if models are wrong on most samples, or disagree on most: these are often unscaled.
 
     `predicted` are the models' classes, `(samples, models)`, `labels` the true ones, if known, and
-    `names` the models that are compared with them. Raises InvalidArgumentError if there is not one
-    label for each sample.
+    `names` the models that are compared with them. Raises InvalidArgumentError for too few labels.
     """
     truth = None if labels is None else check_labels(labels, len(predicted))
     if len(predicted) < MIN_SAMPLES:

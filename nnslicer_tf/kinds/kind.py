@@ -267,8 +267,7 @@ class Kind:
         moves: Whether operations only move values, and CONTRIB moves unchanged.
         multiplies: Whether inputs are multiplied by each other: `AtZero` rules then get the signs
             of `Neurons.factor` instead of the values.
-        by_change: Whether slicing rules get sign(CONTRIB · Δy); otherwise they get sign(CONTRIB),
-            which is 0 where Δy is 0.
+        by_change: Whether slicing rules get sign(CONTRIB · Δy), or sign(CONTRIB) where Δy is not 0.
         extreme: 1 for a maximum, −1 for a minimum: inputs equal to the output up to rounding get
             contributions, so `AtZero` rules get as its value the least (largest) of such inputs.
     """

@@ -59,8 +59,7 @@ def fine_tune(
             the rest is frozen, except statistics of normalisation. By default all may change.
 
     Raises:
-        InvalidArgumentError: if there are no samples, not one label for each, or no output for a
-            label, or an output lacks labels.
+        InvalidArgumentError: if there are no samples, or labels do not fit them or the outputs.
         InputShapeError: if the samples do not fit the model, or its input shape is not known.
         SeveralInputsError: if the model has several inputs.
     """

@@ -37,8 +37,7 @@ def prune(
             program does this for NNSlicer and EffectivePath only.
 
     Raises:
-        InvalidArgumentError: if a ratio is out of range, a kernel does not exist, or scores have a
-            different shape or are NaN.
+        InvalidArgumentError: for ratios out of range, unknown kernels, or scores that do not fit.
         ProfileMismatchError: if the profile belongs to a different model.
         UnsupportedLayerError: if a layer cannot be copied or masked, or means are given and it is
             an attention or recurrent layer or an embedding.

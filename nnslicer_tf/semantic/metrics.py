@@ -84,8 +84,7 @@ def contributions(
                 (Molchanov et al., ICLR 2017).
             `taylor_weights`: the mean squared sum of weight × gradient over the neuron's weights
                 (Molchanov et al., CVPR 2019, eq. 8), per sample.
-        y: Labels `(samples,)`, integers or one-hot. By default those in `x`; for an array, the
-            model's own predictions.
+        y: Labels `(samples,)`, integers or one-hot. By default those in `x`, or the model's own.
         baseline: DeepLIFT's reference sample `(*input shape)`; zeros by default.
         batch_size: Samples in one pass; it does not change the scores.
         progress: Show a progress bar.

@@ -165,6 +165,7 @@ def patch(
     im = instrumented(model)
     check_name("sweep", sweep, SWEEPS)
     runs, chosen, scores = _runs(im, clean, corrupt, target, instead_of)
+    operations = [operations] if isinstance(operations, str) else operations
     names = _swept(im, chosen, sweep, operations)
     own, other = (1, 0) if restore else (0, 1)
     weights = chosen.weights(im[chosen.operation].size)

@@ -164,8 +164,7 @@ def rank_changes(
     a mean of derivatives on the straight way between the versions' weights. Where no version at
     hand was right, `debugging.suspicious` ranks the parts of the faulty one alone.
 
-    Arguments and errors are those of `revert`; the samples that went wrong are among `x`, and
-    `level` is what is ranked.
+    Arguments and errors are those of `revert`; samples that went wrong are among `x`.
 
     Returns:
         Columns name (of the layer or variable), index and harm, the most harmful first.

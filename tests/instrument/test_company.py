@@ -67,3 +67,26 @@ def test_batch_normalization_that_is_told_to_train_is_refused():
     normed = layers.BatchNormalization()(layers.Dense(3)(inputs), training=True)
     with pytest.raises(UnsupportedLayerError):
         nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(normed)))
+
+
+@pytest.mark.parametrize(
+    "shape, first",
+    [((224, 224, 3), layers.GlobalAveragePooling2D()), ((200, 3), layers.LSTM(4))],
+    ids=["large images", "long loops"],
+)
+def test_samples_that_are_compared_one_by_one_have_company_too(shape, first):
+    inputs = keras.Input(shape)
+    mixed = layers.UnitNormalization(axis=0)(layers.Dense(3)(first(inputs)))
+    with pytest.raises(UnsupportedLayerError, match="mixes samples"):
+        nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(mixed)))
+
+
+@pytest.mark.parametrize(
+    "layer", [layers.MultiHeadAttention(1, 4), layers.LSTM(4, return_sequences=True)]
+)
+def test_a_batch_that_becomes_a_sequence_is_refused(layer):
+    inputs = keras.Input((5,))
+    moved = ops.expand_dims(inputs, 0)
+    mixed = layer(moved, moved) if isinstance(layer, layers.MultiHeadAttention) else layer(moved)
+    with pytest.raises(UnsupportedLayerError, match="the batch axis is not the first"):
+        nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(ops.squeeze(mixed, 0))))
