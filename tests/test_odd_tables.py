@@ -214,9 +214,10 @@ def test_a_first_line_that_could_be_a_sample_is_said(tmp_path):
     path = tmp_path / "odd.csv"
     path.write_text("1.5,2.5,3.5\n3,4,2\n5,6,7\n")
     with pytest.warns(PlausibilityWarning, match=r"1.5, 2.5, 3.5, is taken for the columns' names"):
-        assert datasets.load_data(path).x.tolist() == [[3, 4, 2], [5, 6, 7]]
+        found = datasets.load_data(path, labels=False)
+    assert found.x.tolist() == [[3, 4, 2], [5, 6, 7]]
     path.write_text("0,1,2\n3,4,2\n")  # pandas' own names
-    assert len(datasets.load_data(path).x) == 1
+    assert len(datasets.load_data(path, labels=False).x) == 1
 
 
 @pytest.mark.parametrize("true, false", [("true", "false"), ("TRUE", "FALSE"), ("True", "False")])
