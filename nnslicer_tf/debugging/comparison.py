@@ -305,8 +305,7 @@ def compare_layers(
             throughout, or 16-bit floats) that was converted from the original; or a Keras model
             with the original's layers and other weights. It begins after the original's
             `preprocess`, unless it is an instrumented model with one of its own.
-        x: Samples `(samples, *input_shape)` as the original takes them, such as the results of
-            `dflare.find_deviations`.
+        x: Samples `(samples, *input_shape)` of the original, such as `find_deviations` finds.
         by: "labels": samples on which the labels differ (of maps, at some position); where none
             do, and for numbers and independent labels, "values": all samples, by the squared
             difference of the logits or numbers.

@@ -120,8 +120,7 @@ class DecisiveSearch:
                 elsewhere) or "input" (a position of the input, such as a pixel or a word; padding
                 counts, too). Units of a recurrent layer are ablated for its own next step, too.
             reference: What inactive units contribute: "mean" (the profile's), "zero", or
-                `Samples(x)`, or "samples" for those of the profile: their values for other samples,
-                each of which is tried.
+                `Samples(x)`, or "samples" for the profile's: the values of each of these, in turn.
             scope: Other samples on which the slice is tested: how many of the profile's
                 (`Profile.rows`), or samples that no search has seen; None or 0 for no test.
             at_least: Share of other samples for which the answer is to be kept as required when

@@ -90,8 +90,7 @@ def revert(
     Args:
         old: The old version, a Keras or instrumented classifier.
         new: The new version, of the same architecture.
-        x: Labelled samples of what the old version could do *and* of what the new one has learned,
-            in any form of `DataLike`.
+        x: Labelled samples of what the old version could do *and* of what the new one has learned.
         y: Their classes `(samples,)`, if `x` has none.
         max_share: Largest share of the changes that is taken back.
         held_out: Share of the samples on which the step is chosen, and no change.

@@ -433,3 +433,22 @@ def test_operations_of_a_single_value_are_one_channel():
     single = table[(table["hypothesis"] == "sum") & (table["group"] == best["group"])]
     expected = np.corrcoef(product, x.sum(axis=1))[0, 1]
     assert single["score"].to_numpy() == pytest.approx([expected], abs=1e-5)
+
+
+def test_a_probe_that_has_seen_few_positives_is_not_sure():
+    """A rare class that one unit tells: no F1 of 0 with an error of 0, and no early stop on it."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, keras.layers.Dense(4, name="d")(inputs))
+    x = np.random.default_rng(0).normal(size=(6000, 6)).astype(np.float32)
+    unit = model.predict(x, verbose=0)[:, 0]
+    rare = {"rare": (unit > np.quantile(unit, 0.995)).astype(np.float32)}
+    for records in (1500, 3072, 6000):
+        part = {"rare": rare["rare"][:records]}
+        frame = inspect(model, x[:records], part, "logistic_probe", units="d", progress=False)
+        (row,) = frame[frame["measure"] == "logistic_probe"].to_dict("records")
+        positives = max(1, rare["rare"][:records].sum())
+        assert row["score"] not in (0, 1) or row["error"] > 1 - 0.05 ** (1 / positives)
+        assert row["error"] > 0
+    frame = inspect(model, x, rare, "logistic_probe", units="d", error=0.1, progress=False)
+    assert frame["records"].iloc[0] == len(x)

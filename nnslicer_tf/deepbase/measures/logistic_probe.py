@@ -84,7 +84,10 @@ class LogisticProbe(Measure):
         used = np.flatnonzero(np.bincount(part, minlength=REPLICATES))
         score = _f1(counts.sum(axis=0))
         parts = np.stack([_f1(counts.sum(axis=0) - counts[i]) for i in used])
-        return Scores(score, jackknife(score, parts, confidence), weights)
+        # Replicates that are all 0, or all 1, do not differ: a bound on what was never seen.
+        least = 1 - (1 - confidence) ** (1 / np.maximum(truth.sum(axis=0), 1))
+        error = jackknife(score, parts, confidence)
+        return Scores(score, np.where(score % 1 == 0, np.fmax(error, least), error), weights)
 
 
 def _f1(counts: np.ndarray) -> np.ndarray:
