@@ -8,7 +8,7 @@ remainder is below the threshold. So only one magnitude has to be found, the *bo
    lie between two of them if neither the positive nor the negative values there alone bring the
    remainder below the threshold. These float32 sums skip only where rounding cannot matter.
 2. The values in the highest remaining interval are collected. If they are few, float64 prefix sums
-   come from comparing all pairs, 16 side by side, without sorting; many are divided by a new pass.
+   come from comparing all pairs, 16 at a time, without sorting; if many, a new pass divides them.
 3. If the interval does not contain the bound, the next one is collected.
 
 A sum has `size` local values v, float32, zero-padded to a whole vector. `total` is their sum in

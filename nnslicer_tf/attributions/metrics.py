@@ -51,8 +51,8 @@ def curves(
         target: What is explained.
         methods: Method → its attributions; ties are broken at random, with a fixed seed.
         steps: Number of points after the first, at least 1.
-        rows: Background rows, a batch, that replace hidden units in turn; answers are means.
-        features: Index of each unit's feature, `(units,)`, whose units are hidden together.
+        rows: Background rows, a batch; each replaces hidden units, and answers are means.
+        features: Index of each unit's feature, `(units,)`; units of one are hidden together.
     """
     check_count("steps", steps)
     baselines = [baseline] if rows is None else [rows[i] for i in range(len(rows))]

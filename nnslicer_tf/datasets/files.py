@@ -58,7 +58,7 @@ def load_data(
             folders are numbered alphabetically; for files a warning says so.
 
     Raises:
-        InvalidArgumentError: if there is no such data, a class has no images, or a label is new.
+        InvalidArgumentError: if there is no such data, a class without images, or an unknown label.
         CorruptFileError: if a file cannot be read, or its contents are inconsistent.
         InputShapeError: if images differ in size and `shape` is None, or a row's number of values
             does not fit the shape.

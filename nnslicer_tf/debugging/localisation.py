@@ -127,7 +127,7 @@ def mend(
     Args:
         im: The model, whose outputs are logits or probabilities.
         suspicion: Scores of its channels; the output layer's are not changed.
-        x: A few failing samples `(samples, *input_shape)`, and passing ones to remain so.
+        x: A few samples `(samples, *input_shape)`: failing ones, and passing ones to keep.
         y: Their right answers: classes `(samples, …)`, of maps at each position, or numbers.
         how: "mask" sets the synapses that feed the channels to zero; "scale" multiplies them by
             the factor with the smallest loss on the samples; "train" trains only them, with Adam.

@@ -38,7 +38,7 @@ class Runs:
     """A model's failing and passing samples.
 
     A run fails if its answer is farther from the right one than a tolerance, by
-    `OutputClasses.distances`: a wrong class; the share of wrong positions; the root mean square.
+    `OutputClasses.distances`: wrong class, share of wrong positions, root mean square difference.
 
     In what follows, `x` are samples `(samples, *input_shape)`; `y` their right answers, classes
     `(samples,)`, of maps `(samples, …)`, or numbers; and `output` the name of the output that is

@@ -113,7 +113,7 @@ def inspect(
     # Its keys cover all that an array depends on. Compression is slower than a forward pass.
     store = None if cache is None else Store(cache, {}, "cache of behaviours", compress=False)
 
-    # A task for each measure of each group; the first record tells what has positions.
+    # A task for each measure of each group; the first record tells which have positions.
     shuffled = error is not None and samples.count is not None
     blocks = _blocks(samples, block_size, shuffled)
     rows, x = next(blocks)

@@ -148,7 +148,7 @@ class RidgeMargin(Scorer):
 class ClassDistance(Scorer):
     """Squared Mahalanobis distance to the mean of the predicted class.
 
-    All classes share one covariance, shrunk by Ledoit and Wolf's formula. Cubic in the features.
+    All classes share one covariance, shrunk by Ledoit and Wolf's formula. Cost: cubic in features.
     """
 
     names = ("means", "whitening")

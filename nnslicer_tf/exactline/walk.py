@@ -47,7 +47,7 @@ def exact_line(
         im: An instrumented or Keras model. A final softmax or sigmoid is ignored.
         start: A point of the model's input shape (q in the paper).
         end: Another point (r in the paper).
-        max_parts: Stop with an error at more, before parts that do not bend are joined.
+        max_parts: Stop with an error at more parts, counted before those without a bend are joined.
         progress: Show the time after two seconds.
 
     Returns:

@@ -202,9 +202,8 @@ class Samples:
             self.labels = [] if arrays is None else [y]
         else:
             x, arrays = dict(data) if hasattr(data, "iloc") else data, None
-            x = (
-                x[0] if isinstance(x, tuple) and x and isinstance(x[0], Mapping) else x
-            )  # and labels
+            if isinstance(x, tuple) and x and isinstance(x[0], Mapping):
+                x = x[0]  # labels follow
             if isinstance(x, Mapping):
                 self.columns, x = column_names(x), aligned(x, columns)
             if isinstance(x, (Mapping, list, tuple)):

@@ -73,8 +73,8 @@ def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
             tokens = np.ravel(sample) if operation in one.token_inputs and sample.ndim < 2 else ()
             words = list(one.words if len(tokens) else ()) or [str(int(t)) for t in tokens]
             title = f"{name}: " if name else ""
-            own = columns_of(one.columns, name) if name else one.columns
-            columns = own if len(own) == np.size(sample) else range(np.size(sample))
+            known = columns_of(one.columns, name) if name else one.columns
+            columns = known if len(known) == np.size(sample) else range(np.size(sample))
             values = zip(columns, np.ravel(sample), one.means[operation].ravel(), strict=False)
             labels = [f"{c} = {v:.3g} (mean {m:.3g})" for c, v, m in values if np.ndim(sample) == 1]
             panels.append(InputPanel(sample, of_input, title, words, labels, score))
