@@ -36,16 +36,18 @@ def test_it_opens_on_the_answer_and_a_click_adds_the_contrast(digits, opened):
     question = f"{label} rather than {other}"
     assert page.text(".answer h2") == f"Why {question}?"
     assert certificate(page) == measured(why.contrast)
-    assert page.text(".answer .size").startswith(f"{why.contrast.certificate['size'][0]} synapses")
+    size = why.contrast.certificate["size"][0]
+    assert page.text(".answer .size").startswith(f"{size} of 6,032 synapses")
     legend = page.text(".answer .scale").replace("−", "-")
     largest = f"{np.abs(why.contributions).max():.4g}"
-    assert legend == f"red lowers, blue raises {question}: -{largest}{largest}"
+    assert legend == f"red lowers, blue raises the score of {question}: -{largest}{largest}"
     counts = page.run(
         "return [...document.querySelectorAll('.summary tbody tr')].map(r => r.textContent)"
     )
     masks = why.contrast.masks()
     top = max(mask.mean() for mask in masks.values())  # the scale ends at the largest share
-    assert page.text(".network .scale").endswith(f"0 %{float(f'{100 * top:.2g}'):g} %")
+    most = f"0 %{float(f'{100 * top:.2g}'):g} %, the most"
+    assert page.text(".network .scale").endswith(most)
     for row, (name, mask) in zip(counts, masks.items(), strict=True):
         assert row.startswith(f"{name}{mask.sum():,}{mask.size:,}")
     # One click: both slices, side by side, with what they are about, below the one input.
@@ -54,6 +56,15 @@ def test_it_opens_on_the_answer_and_a_click_adds_the_contrast(digits, opened):
     assert [e.text for e in page.all(".side h3")] == [question, f"{label}"]
     assert certificate(page, 1) == measured(why.decisive)
     assert len(page.all("canvas.plain")) == len(page.all("canvas.picture")) == 1
+    pairs = {n: (masks[n], why.decisive.masks()[n]) for n in masks}
+    both, either = ([f(*p).sum() for p in pairs.values()] for f in (np.logical_and, np.logical_or))
+    said = page.text(".in-common")
+    assert f"{sum(both)} of the {sum(either)} synapses in either in common" in said
+    shares = {n: b / e for n, b, e in zip(pairs, both, either, strict=True) if e}
+    least, best = min(shares, key=shares.get), max(shares, key=shares.get)
+    assert (
+        f"largest share in {best} ({100 * shares[best]:.1f} %), the smallest in {least} (" in said
+    )
     page.node("conv2")
     other_mask = why.decisive.masks()["conv2"]
     assert page.counts("synapses")["common"] == (masks["conv2"] & other_mask).sum()
@@ -63,20 +74,24 @@ def test_it_opens_on_the_answer_and_a_click_adds_the_contrast(digits, opened):
     bars = """
         const { tiles } = document.querySelector('.nnx').explorer;
         const context = tiles.canvas.getContext('2d', { willReadFrequently: true });
-        const back = context.getImageData(0, 1, 1, 1).data.join();
-        return tiles.shown.map((unit, place) => [0.25, 0.75].map((side) => {
-          let long = 0;
-          for (let y = 0; y < tiles.canvas.height; y++) {
-            const isUp = y < tiles.canvas.height / 2 - 1, isDown = y > tiles.canvas.height / 2 + 1;
-            const x = (place + 0.5) * tiles.cell;
-            if ((side < 0.5 ? isUp : isDown)
-              && context.getImageData(x, y, 1, 1).data.join() !== back) long++;
+        const colour = (x, y) => context.getImageData(x, y, 1, 1).data.slice(0, 3).join();
+        const { r, g, b } = tiles.explorer.colour('--common');
+        const height = 90; // below it are numbers
+        return tiles.shown.map((unit, place) => [0, 1].map((side) => {
+          let [long, shared] = [0, 0];
+          for (let y = 0; y < height; y++) {
+            const isOfSide = side ? y > height / 2 + 1 : y < height / 2 - 1;
+            const drawn = colour((place + 0.5) * tiles.cell, y);
+            if (isOfSide && drawn !== colour(0, 1)) long++;
+            if (isOfSide && drawn === [r, g, b].join()) shared++;
           }
-          return long;
+          return [long, shared];
         }));"""
-    drawn = np.transpose(page.run(bars))
+    drawn = np.transpose(page.run(bars), (2, 1, 0))  # lengths, and of them what both have
     expected = np.array(counts) / np.max(counts) * 44
-    assert np.abs(drawn - np.where(expected, np.maximum(expected, 3), 0)).max() <= 3
+    assert np.abs(drawn[0] - np.where(expected, np.maximum(expected, 3), 0)).max() <= 3
+    common = (masks["conv2"] & other_mask).sum(axis=(0, 1, 2)) / np.max(counts) * 44
+    assert common.max() > 3 and np.abs(drawn[1] - common).max() <= 3
     page.button("Close")
     assert page.text(".operation h2") == "Where the synapses are"
 
@@ -122,6 +137,26 @@ def test_the_chosen_operation_comes_into_view(opened):
         assert 0 <= page.run(top) < 700
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_heads_say_whether_they_are_in_the_slice(transformer, opened):
+    im, profile, x = transformer
+    slicer = nns.Slicer(im, profile, 0.1, workers=0, progress=False)
+    slices = slicer.decisive(x[:2], level="head", max_share=1.0, others=0, scope=0)
+    view = nns.explore(slices, im, x[:2], profile=profile, progress=False)
+    page = opened(view)
+    masks = [slices.masks(i) for i in range(2)]
+    page.choose("compare", page.options("compare")[1])  # sample 0 beside sample 1
+    pairs = [(masks[0][name], masks[1][name]) for name in masks[0]]
+    both = sum(int((a & b).sum()) for a, b in pairs)
+    either = sum(int((a | b).sum()) for a, b in pairs)
+    assert f"{both} of the {either} heads and channels in either" in page.text(".in-common")
+    page.choose("compare", "nothing")
+    page.node("attention")
+    page.node("attention/probabilities")
+    heads = masks[0]["attention/context"]
+    said = f"The slice has {heads.sum()} of the 2 heads, as members of attention/context."
+    assert page.text(".operation .count") == said
 
 
 def test_words_stand_at_the_matrices_of_heads(transformer, opened):

@@ -30,7 +30,7 @@ def test_compare_two(two_thetas):
         assert page.colours() == [own if member else empty for member in members]
     both, either = (np.count_nonzero(s.neurons["conv1"]) for s in (a & b, a | b))
     said = page.all(".node .share")[1].text
-    assert said == f"8×8×16 · {100 * both / either:.1f} % shared"
+    assert said == f"{100 * both / either:.1f} % in both"
     page.choose("compare", "nothing")
     assert page.counts("neurons") == {"kept": np.count_nonzero(a.neurons["conv1"]), "all": 1024}
 

@@ -1074,8 +1074,13 @@ class Explorer {
 
   // What two slices have in common of some operations, in the units of the slices.
   commons(members) {
-    return members.flatMap((o) => (this.one.unit === "synapses"
-      ? kernelsOf(this.doc, o).map((k) => this.commonSynapses(k)) : [this.common(o)])).filter(Boolean);
+    return members.flatMap((o) => {
+      if (this.one.unit === "synapses") return kernelsOf(this.doc, o).map((k) => this.commonSynapses(k));
+      const [a, b] = [this.one, this.other].map((view) => view.headsOf(o));
+      if (!a || !b) return [this.common(o)];
+      const common = [...a].filter((head) => b.has(head)).length;
+      return [{ common, left: a.size - common, right: b.size - common }];
+    }).filter(Boolean);
   }
 
   share(members) {
