@@ -60,8 +60,7 @@ def is_classifier(im: InstrumentedModel) -> bool:
 def predicted_target(im: InstrumentedModel, logits: Any) -> TargetLike | None:
     """Return the predicted class of a sample, or the only value; None if there are several values.
 
-    `logits` are the first output's, `(1, …)`: their classes differ where probabilities, rounded to
-    float32, are equal.
+    `logits` are the first output's, `(1, …)`: they differ where probabilities, rounded, are equal.
     """
     if is_classifier(im):
         return int(im.classes.from_logits(logits)[0])

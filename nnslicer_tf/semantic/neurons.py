@@ -179,8 +179,8 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
     Excluded are the output layer's units (the classes); layers before a function that does not map
     zero to zero (a sigmoid gate, a layer normalisation); grouped and depthwise convolutions; layers
     that are called more than once; queries, keys and values; and recurrent layers that are wrapped
-    (`Bidirectional`, stacked cells), convolutional, or exchange states with other layers. In other
-    attention layers, the neurons are the output channels.
+    (`Bidirectional`, stacked cells), convolutional, or exchange states with other layers; and
+    `GroupQueryAttention`. In other attention layers, the neurons are the output channels.
 
     Args:
         im: The model.
@@ -222,7 +222,7 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
                 layers[name] = _neuron_layer((operation,), "states")
         elif operation.kind == "weighted_sum" and not operation.name.endswith(":depthwise"):
             inner = isinstance(layer, _ATTENTION) and operation.name != name  # queries, keys, …
-            if inner or params.groups != 1 or params.axes == DEPTHWISE:
+            if inner or has_heads(operation) or params.groups != 1 or params.axes == DEPTHWISE:
                 continue
             chain = _chain(operation, im, repeated)
             readers = [reader.kind for reader in im.graph.consumers[chain[-1].name]]

@@ -538,3 +538,24 @@ def test_operations_of_a_single_value(function):
     check_partition(line, model)
     change = line.outputs[-1, 0] - line.outputs[0, 0]
     assert integrated_gradients(model, end, start, 0).sum() == pytest.approx(change)
+
+
+@pytest.mark.parametrize("bound", [0.3, -1 / 3, 30.3, 1e-3])
+@pytest.mark.parametrize("name", ["maximum", "minimum", "turned", "clip"])
+def test_bounds_that_no_float32_has(bound, name):
+    """Exact lines compute in float64, in which 0.3 is another number than in the model."""
+    functions = {
+        "maximum": lambda h: ops.maximum(h, bound),
+        "minimum": lambda h: ops.minimum(h, bound),
+        "turned": lambda h: ops.maximum(bound, h),
+        "clip": lambda h: ops.clip(h, bound, bound + 0.7),
+    }
+    keras.utils.set_random_seed(7)
+    inputs = keras.Input((4,))
+    bent = functions[name](10 * layers.Dense(12)(inputs))
+    im = nns.InstrumentedModel(keras.Model(inputs, layers.Dense(3)(bent)))
+    start, end = np.random.default_rng(0).normal(size=(2, 4)) * 2
+    line = exact_line(im, start, end, progress=False)
+    places = np.linspace(0, 1, 200)
+    expected = im.logits(line.at(places).astype(np.float32))
+    np.testing.assert_allclose(line.evaluate(places), expected, atol=2e-4)

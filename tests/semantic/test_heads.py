@@ -114,3 +114,19 @@ def test_only_chosen_heads_are_trained(made):
         np.testing.assert_array_equal(was[:, 1], now[:, 1])
     was, now = (layer.value_dense.kernel.numpy() for layer in (before, after))
     assert (was[:, 0] != now[:, 0]).any()
+
+
+def test_heads_that_share_keys_are_not_neurons():
+    """Their output channels cannot be removed either; what follows can."""
+    keras.utils.set_random_seed(4)
+    inputs = keras.Input((5, 8))
+    attended = keras.layers.GroupQueryAttention(3, 4, 2, name="att")(inputs, inputs)
+    hidden = keras.layers.Dense(6, "relu", name="hidden")(keras.layers.Flatten()(attended))
+    model = keras.Model(inputs, keras.layers.Dense(3)(hidden))
+    x = np.random.default_rng(0).normal(size=(90, 5, 8)).astype(np.float32)
+    slicer = semantic.SemanticSlicer(nns.InstrumentedModel(model), x, np.arange(90) % 3)
+    assert list(slicer.scores) == ["hidden"]
+    critical = semantic.CriticalNeurons({"hidden": np.arange(6) < 4})
+    restructured = semantic.restructure(model, critical)
+    expected = semantic.masked(model, critical).predict(x, verbose=0)
+    np.testing.assert_allclose(restructured.predict(x, verbose=0), expected, atol=1e-5)

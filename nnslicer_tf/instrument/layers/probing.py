@@ -5,6 +5,7 @@ Functions that are not Keras's own run on a few inputs when a model is wrapped.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -155,6 +156,11 @@ def _elementwise_step(function: Function, compute: Callable, shape: Shape, name:
     ends = float(low.flat[0]), float(high.flat[0])
     same = (low == ends[0]).all() and (high == ends[1]).all()
     if same and _equal(y, np.clip(x, low, np.maximum(low, high))):
+        # As exact lines compute it: the float32 of 0.3 is not 0.3. A user's function may refuse.
+        with suppress(Exception):
+            places = ops.convert_to_tensor([np.full(shape, -FAR), np.full(shape, FAR)], "float64")
+            exact = ops.convert_to_numpy(compute(places)).astype(np.float64)
+            ends = float(exact[0].flat[0]), float(exact[1].flat[0])
         knots = tuple(end for end in ends if abs(end) < FAR)
         if ends[0] == 0:
             return Step("rectify", compute, Elementwise("relu", knots, mixes=False))
