@@ -5,8 +5,7 @@ vectors. LLVM splits them if the processor's registers are shorter, and compress
 instruction if the processor can.
 
 Numba counts references of every array argument, even of an inlined function, which costs more than
-the sum of 16 values. So functions take pointers, which keep nothing alive and check no index: both
-are the caller's business.
+the sum of 16 values. So functions take pointers, which check no index and keep nothing alive.
 
 Types: `floats` (float32), `doubles` (float64), `integers` (int32), `mask` (bool), with the
 operators `+ - *`, comparisons, and `& |` for masks.

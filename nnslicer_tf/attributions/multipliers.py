@@ -2,8 +2,7 @@
 
 A multiplier is the change of a target per change of a neuron, between a reference and a sample
 (Shrikumar et al., ICML 2017). `kinds.rescale.multipliers_of` has the rule of each operation; a walk
-with `gradient` in its place is back-propagation. Recurrent layers are expanded through time. Cost:
-about two forward passes.
+with `gradient` in its place is back-propagation. Recurrent layers are expanded. Cost: two passes.
 """
 
 from collections.abc import Callable, Mapping, Sequence

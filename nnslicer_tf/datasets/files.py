@@ -243,8 +243,7 @@ def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
 
     try:
         with Image.open(path) as opened:
-            # Pillow's modes for 16-bit grey images ("I" in older versions). No file type that is
-            # read here has more bits.
+            # Pillow's modes for 16-bit grey images, which have most bits ("I" in older versions).
             deep = opened.mode in ("I", "I;16", "I;16L", "I;16B", "I;16N")
             grey = (deep or opened.mode in ("L", "1")) if shape is None else shape[2] == 1
             if deep:  # Pillow would clip all values above 255

@@ -217,8 +217,7 @@ class LiteRTCounterpart(Counterpart):
                 if error < least:
                     best, least = (operation.name, computed, kernel), error
             for name in origin.places & set(matches):
-                # What was taken for an operation's value was a part of it, such as x·γ/σ of a
-                # normalisation.
+                # What was taken for an operation's value was a part of it, such as x·γ/σ.
                 match = matches[name]
                 error = _error(value, im[name], match.computed)
                 if error < min(least, match.error):

@@ -64,6 +64,8 @@ def compress(
     """
     check_name("method of compression", method, METHODS)
     if method == "ai_edge":
+        if not isinstance(model, bytes):
+            raise InvalidArgumentError("'ai_edge' takes a floating-point TFLite file's content.")
         return _quantised_by_recipe(model, recipe, samples)
     _check_built(model)
     if method == "prune":

@@ -1,8 +1,7 @@
 """Domains: the mutation operators for a kind of input; and the comparison of outputs, `judge`.
 
 To add a domain, subclass `Domain` with its operators and `check_seeds`. A mutation is first drawn,
-then applied: `apply` uses only the drawn parameters, such as a noise seed, so that a trace can be
-replayed.
+then applied: `apply` uses only the drawn parameters, such as a seed, so a trace can be replayed.
 """
 
 import copy

@@ -104,7 +104,7 @@ def compare_with_original(
                 "same for all values: write it without Python conditions on values."
             )
     # A sample gives the same in other company; loops are compiled, for this number of samples only.
-    companies = _COMPANIES if samples > 1 else ([0, 0],)
+    companies: Sequence[list[int]] = _COMPANIES if samples > 1 else ([0, 0],)
     if graph.has_long_loops:
         companies = ([0] * samples,) if samples > 1 else ()
     for rows in companies:

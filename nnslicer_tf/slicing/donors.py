@@ -2,8 +2,7 @@
 
 Donors that no search sees test a slice (its scope). With `at_least` a background is split into
 three sets: of the first, each round of the search draws new donors; the second judges single units
-(`minimal`) and the certificate; the third tests sizes. Memory: the values of all donors that the
-ablation reads.
+(`minimal`) and the certificate; the third tests sizes. Memory: the values of all donors.
 """
 
 from collections.abc import Iterator, Sequence

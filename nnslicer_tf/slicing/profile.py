@@ -36,8 +36,7 @@ class Profile(ShownAsTable):
         means: Operation name → float64 array of the operation's shape.
         samples: Number of samples that were averaged.
         fingerprint: Fingerprint of the profiled model.
-        input_range: Smallest and largest value of the samples; None for models with several inputs
-            and in files of version 0.1.
+        input_range: Smallest and largest value of the samples; None for several inputs.
         positions: "each": every neuron has its own mean; "pooled": the neurons of operations
             with a mask (`Operation.mask`) share their means over all positions.
         input_means: Smallest and largest mean of a single sample's values; None without an

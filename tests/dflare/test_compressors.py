@@ -204,6 +204,8 @@ def test_the_ai_edge_quantizer_may_be_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_quantizer.quantizer", None)
     with pytest.raises(MissingPackageError, match="pip install ai-edge-quantizer"):
         compress(b"any", "ai_edge")
+    with pytest.raises(InvalidArgumentError, match="takes a floating-point TFLite file's content"):
+        compress(keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]), "ai_edge")
 
 
 def test_what_tensorflow_cannot_convert_is_said():
