@@ -111,6 +111,16 @@ def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
     )
 
 
+def as_mask(name: str, values: Any) -> np.ndarray:
+    """Return values as bools; raise `InvalidArgumentError` unless all are True or False, 1 or 0."""
+    mask = np.asarray(values)
+    if mask.dtype.kind not in "biuf" or not np.isin(mask, (0, 1)).all():
+        raise InvalidArgumentError(
+            f"The mask for '{name}' must be True and False, or 1 and 0. Received: {mask.flat[:3]}"
+        )
+    return mask.astype(bool)
+
+
 def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise `InvalidArgumentError` unless the argument `name` is an int of at least `least`."""
     if not is_int(value) or value < least:

@@ -103,8 +103,7 @@ class OutputClasses:
     Attributes:
         final: The last function of the scores: one of `FINAL_ACTIVATIONS`, the name of another
             function with values from 0 to 1, such as "hard_sigmoid", "distribution" for
-            probabilities computed in another way, such as a mean of softmaxes or some of a
-            softmax's values, or "" for none.
+            probabilities computed in another way, such as a mean of softmaxes, or "" for none.
         shape: Shape of one sample's scores.
         axis: The axis of `shape` with one value per class.
         task: One of `TASKS`.

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import dflare, pruning, versions
+from nnslicer_tf import dflare, protection, pruning, semantic, versions
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import (
     InputShapeError,
@@ -186,3 +186,31 @@ def test_channels_that_cannot_be_mended_are_counted(model):
     found = nns.debugging.suspicious(im, *pairs, progress=False)
     with pytest.raises(InvalidArgumentError, match="has 16 hidden channels"):
         nns.debugging.mend(im, found, X, Y, "scale", channels=17)
+
+
+NO_MASKS = {"scores": [0.3, -1.0, 2.0], "indices": [0, 1, 2], "nan": [1, 0, np.nan], "texts": "abc"}
+
+
+@pytest.mark.parametrize("values", NO_MASKS.values(), ids=NO_MASKS)
+def test_masks_are_true_and_false(values):
+    """Scores, indices and texts are no masks; 1 and 0 of any type are."""
+    keras.utils.set_random_seed(0)
+    stack = [keras.Input((4,)), layers.Dense(3, "relu", name="d"), layers.Dense(2, name="o")]
+    model, x, y = keras.Sequential(stack), np.ones((6, 4), np.float32), np.arange(6) % 2
+    units = np.array(list(values))
+    kernel = np.tile(units, (4, 1))
+    calls = {
+        "apply_masks": lambda units, kernel: pruning.apply_masks(model, {"d": kernel}),
+        "remove_units": lambda units, kernel: pruning.remove_units(model, {"d": units}),
+        "hide": lambda units, kernel: protection.hide(model, {"d": kernel}),
+        "restructure": lambda units, kernel: semantic.restructure(model, {"d": units}),
+        "readapt": lambda units, kernel: semantic.readapt(model, {"d": units}, x, y, x, epochs=1),
+        "develop": lambda units, kernel: semantic.develop(model, {"d": units}, x, y, [0], epochs=1),
+    }
+    for name, call in calls.items():
+        with pytest.raises(InvalidArgumentError, match="must be True and False, or 1 and 0"):
+            call(units, kernel)
+        for kind in (bool, int, float, np.uint8):
+            mask = np.array([1, 0, 1]).astype(kind)
+            assert call(mask, np.tile(mask, (4, 1))) is not None, name
+        assert call([True, False, True], [[1, 0, 1]] * 4) is not None, name

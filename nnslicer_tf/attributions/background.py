@@ -262,8 +262,7 @@ def column_groups(columns: Sequence[str], rows: np.ndarray) -> dict[str, list[in
 
     One-hot columns, as `pandas.get_dummies` makes them: neighbours with the same prefix, such as
     "city_Rome" and "city_Oslo", or of the same input, with values 0 or 1 and at most one 1 in each
-    of the `rows` `(rows, columns)`. Also a column and scikit-learn's indicator of its missing
-    values, "missingindicator_age".
+    of the `rows` `(rows, columns)`. Also a column and its indicator, "missingindicator_age".
     """
     groups: dict[str, list[int]] = {}
     free = set(range(len(columns)))

@@ -49,8 +49,7 @@ def compress(
         samples: For integer activations: a few hundred preprocessed inputs, which calibrate them.
         ratio: For "prune": the share of the weights to remove, 0 … 1; vectors are unchanged.
         layers: For "prune": names of the layers to prune; all if None.
-        keep: For "int8": tensors whose steps stay in floating point, such as those of
-            `debugging.Recipe.tensors`.
+        keep: For "int8": tensors whose steps stay float, such as `debugging.Recipe.tensors`.
         recipe: For "ai_edge": the quantizer's recipe as JSON, such as
             `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`; see `debugging.Recipe.ai_edge`.
 

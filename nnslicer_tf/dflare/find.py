@@ -76,8 +76,7 @@ def find_deviations(
     Args:
         pair: The models, and how seeds become their inputs.
         seeds: `(seeds, ...)`: images `(seeds, height, width, channels) uint8`, rows of a table
-            `(seeds, columns)`, signals `(seeds, steps, channels)`, sentences `(seeds, length)`
-            of integers.
+            `(seeds, columns)`, signals `(seeds, steps, channels)`, sentences `(seeds, length)`.
         labels: The true classes of the seeds, integers or one-hot; None if unknown.
         search: The algorithm and its budget per seed; None: `DFlare()`.
         rng: Seed or generator of all random choices.

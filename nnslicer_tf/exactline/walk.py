@@ -51,8 +51,7 @@ def exact_line(
         progress: Show the time after two seconds.
 
     Returns:
-        The partition, with all points where the network changes its affine piece (Sotoudeh and
-        Thakur 2019, definition 1).
+        The partition, with all points where the affine piece changes (ExactLine, definition 1).
 
     Raises:
         UnsupportedLayerError: if an operation, named in the message, is not piecewise linear.

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._checks import check_name, with_article
+from nnslicer_tf._checks import as_mask, check_name, with_article
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.ablation import Ablation, Network, maskable
 from nnslicer_tf.instrument.comparison import difference
@@ -30,7 +30,7 @@ def check_masks(im: InstrumentedModel, keep: Mapping[str, Any]) -> dict[str, np.
                 f"An array for kernel '{name}' has shape {np.shape(mask)}, expected the "
                 f"kernel's, {kernels[name].shape}."
             )
-    return {name: np.asarray(mask, bool) for name, mask in keep.items()}
+    return {name: as_mask(name, mask) for name, mask in keep.items()}
 
 
 def ablated_model(

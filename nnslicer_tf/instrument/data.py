@@ -120,8 +120,7 @@ def check_array(
 def shapes_at_hand(data: Any, inputs: Mapping[str, Sequence[int | None]]) -> list[Any] | None:
     """Return the shape of the samples, or of a profile, for each input with axes of unknown size.
 
-    `inputs` maps names to shapes, with None for unknown sizes. Returns None if the data does not
-    tell, or does not fit.
+    `inputs` maps names to shapes, with None for unknown sizes. Returns None if nothing fits.
     """
     sources: Any = data
     if isinstance(means := getattr(data, "means", None), Mapping):  # a profile

@@ -372,8 +372,7 @@ class InstrumentedModel(ShownAsTable):
             required: Whether missing labels are an error; else they are None.
 
         Returns:
-            The samples, and classes `(samples, …)` int64 or numbers `(samples, …)` float64, in a
-            dict by output if `y` is one.
+            The samples, and classes int64 or numbers float64, `(samples, …)`, by output if `y` is.
 
         Raises:
             InvalidArgumentError: if labels are missing, or do not fit an output.
@@ -609,8 +608,7 @@ _OF_TRAINING = ("optimizer", "loss", "loss_weights", "history", "stop_training",
 def instrumented(model: ModelLike, data: Any = None) -> InstrumentedModel:
     """Instrument a Keras model; an instrumented model is returned unchanged.
 
-    Later calls return the same object until the model's layers or their options change. An earlier
-    `input_shape` is used again.
+    Later calls return the same object, with its `input_shape`, until layers or options change.
 
     Args:
         model: The model.

@@ -262,8 +262,7 @@ class Kind:
     Attributes:
         name: Name of the kind, as in `Step.kind`.
         reach: Inputs of an output: at its own position ("element"), in its "channel", or "any".
-        one_to_one: Whether an output is a function of one input, so that CONTRIB can also
-            pass unchanged (`rectify="pass"`).
+        one_to_one: Whether an output is of one input: CONTRIB can pass (`rectify="pass"`).
         moves: Whether operations only move values, and CONTRIB moves unchanged.
         multiplies: Whether inputs are multiplied by each other: `AtZero` rules then get the signs
             of `Neurons.factor` instead of the values.

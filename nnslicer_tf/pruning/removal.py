@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from nnslicer_tf._checks import check_name, counted
+from nnslicer_tf._checks import as_mask, check_name, counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, ModelLike, Operation, Zero
 from nnslicer_tf.instrument.ablated_network import maskable
@@ -72,7 +72,7 @@ def mask_units(
     # Of other variables: candidates' biases in recurrent layers, and the weights that read heads.
     factors: list[tuple[keras.Variable, np.ndarray]] = []
     for name, values in keep.items():
-        mask = np.asarray(values, bool)
+        mask = as_mask(name, values)
         if name in heads:
             units = unit_parts.count_heads(heads[name])
         elif name in recurrent:

@@ -80,8 +80,7 @@ def contributions(
             `ens`: the mean of both, each scaled to [0, 1] within its layer.
             `deeplift`: the mean absolute DeepLIFT contribution to the label's logit, by the rescale
                 rule (Shrikumar et al., ICML 2017).
-            `taylor`: the mean absolute product of activation and gradient of the cross-entropy
-                (Molchanov et al., ICLR 2017).
+            `taylor`: the mean |activation · gradient| of the loss (Molchanov et al., ICLR 2017).
             `taylor_weights`: the mean squared sum of weight × gradient over the neuron's weights
                 (Molchanov et al., CVPR 2019, eq. 8), per sample.
         y: Labels `(samples,)`, integers or one-hot. By default those in `x`, or the model's own.

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import check_name, counted
+from nnslicer_tf._checks import as_mask, check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
@@ -239,8 +239,10 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
     return layers | ({output.layer: _neuron_layer((output,))} if classes else {})
 
 
-def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, NeuronLayer]) -> None:
-    """Raise InvalidArgumentError for masks that do not match a model's layers."""
+def check_critical(
+    critical: Mapping[str, np.ndarray], layers: Mapping[str, NeuronLayer]
+) -> dict[str, np.ndarray]:
+    """Return masks as bools; raise InvalidArgumentError if they do not match a model's layers."""
     for name, mask in critical.items():
         check_name("layer with neurons", name, layers)
         if len(mask) != layers[name].units:
@@ -248,6 +250,7 @@ def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, Neur
                 f"Layer '{name}' has {counted(layers[name].units, 'neuron')}. "
                 f"Received: a mask of {len(mask)}"
             )
+    return {name: as_mask(name, mask) for name, mask in critical.items()}
 
 
 def _neuron_layer(chain: tuple[Operation, ...], parts: str = "units") -> NeuronLayer:

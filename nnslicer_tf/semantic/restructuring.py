@@ -29,7 +29,7 @@ def masked(
         UnsupportedLayerError: if the model cannot be copied.
     """
     im = maskable(model)
-    check_critical(critical, neuron_layers(im))
+    critical = check_critical(critical, neuron_layers(im))
     return mask_units(im, critical, into)
 
 
@@ -46,7 +46,7 @@ def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.M
         InvalidArgumentError: if the masks do not match the layers, or leave one without neurons.
     """
     im = maskable(model)
-    check_critical(critical, neuron_layers(im))
+    critical = check_critical(critical, neuron_layers(im))
     for name, mask in critical.items():
         if not mask.any():
             raise InvalidArgumentError(f"Layer '{name}' would have no neurons. Keep at least one.")

@@ -50,7 +50,7 @@ def readapt(
             f"shapes {np.shape(adversarial)} and {np.shape(x)}"
         )
     *hidden, last = neuron_layers(im, classes=True).items()
-    check_critical(critical, dict(hidden))
+    critical = check_critical(critical, dict(hidden))
     neurons = {**critical, last[0]: np.ones(last[1].units, bool)}
     both = np.concatenate([x, adversarial])
     return train_neurons(im, neurons, both, np.concatenate([y, y]), **options)
@@ -83,7 +83,7 @@ def free_neurons(
 ) -> dict[str, np.ndarray]:
     """Return the neurons that `develop` trains: those that are not critical, and new classes."""
     *hidden, (name, last) = neuron_layers(im, classes=True).items()
-    check_critical(critical, dict(hidden))
+    critical = check_critical(critical, dict(hidden))
     if im.classes.is_binary:
         raise InvalidArgumentError(
             f"Model '{im.model.name}' separates two classes with one sigmoid and has no output for "
@@ -94,7 +94,7 @@ def free_neurons(
         raise InvalidArgumentError(
             f"learned must be one or more classes of 0 … {last.units - 1}. Received: {old}"
         )
-    neurons = {layer: ~np.asarray(mask) for layer, mask in critical.items()}
+    neurons = {layer: ~mask for layer, mask in critical.items()}
     return neurons | {name: ~np.isin(np.arange(last.units), old)}
 
 
@@ -177,7 +177,7 @@ def parameter_share(model: ModelLike, neurons: NeuronMasks) -> float:
 def parameter_masks(im: InstrumentedModel, neurons: NeuronMasks) -> dict[int, np.ndarray]:
     """Return the id of each variable → bools of its shape, True for what `train_neurons` trains."""
     layers = neuron_layers(im, classes=True)
-    check_critical(neurons, layers)
+    neurons = check_critical(neurons, layers)
     masks = {}
     for name, mask in neurons.items():
         for variable, axis in layers[name].parameters:

@@ -420,8 +420,7 @@ def compare_methods(
 ) -> Comparison:
     """Return attributions by other methods, and the curves of all on one sample.
 
-    Against a table's background rows, curves are means over these; else hidden units have the
-    baseline's values.
+    Against background rows, curves are means over these; else hidden units are the baseline's.
     """
     own = DEEPLIFT if background is None else background.method
     values = {own: contributions}

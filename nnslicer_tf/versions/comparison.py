@@ -38,8 +38,7 @@ class VersionComparison(ShownAsTable):
         layers: A row per layer: "weights", "changed" (their share) and "change" (norm of the
             change relative to that of the old weights); and the share of the changed answers' way
             (of classes, of the flips) that is gone in the "old answer without" the layer's changes,
-            and made in the "new answer with" these alone. The last two are missing if the
-            architectures differ.
+            and made in the "new answer with" these alone. Not the last two if architectures differ.
         not_compared: Variables that only one version has, or in another shape.
     """
 
