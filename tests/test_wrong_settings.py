@@ -66,8 +66,10 @@ def test_epochs_are_counted_before_the_work(model):
 def test_flips_are_counted_from_0(model):
     found = versions.explain_flips(model, keras.models.clone_model(model), X[:9])
     assert found.summary(0) == found.summary(-len(found))
-    with pytest.raises(InvalidArgumentError, match="flips, of the samples"):
-        found.summary(99)
+    for call in (found.summary, found.changes, found.with_changes, found.without_changes):
+        with pytest.raises(InvalidArgumentError, match="flips, of the samples"):
+            call(99)
+    assert "class " in found.summary(0, classes=["only one"])
 
 
 def test_versions_take_the_shape_of_the_data():
@@ -186,6 +188,22 @@ def test_channels_that_cannot_be_mended_are_counted(model):
     found = nns.debugging.suspicious(im, *pairs, progress=False)
     with pytest.raises(InvalidArgumentError, match="has 16 hidden channels"):
         nns.debugging.mend(im, found, X, Y, "scale", channels=17)
+
+
+def test_suspicions_are_of_the_model_that_is_mended(model):
+    keras.utils.set_random_seed(1)
+    other = keras.Sequential([keras.Input((5,)), layers.Dense(3, "relu"), layers.Dense(3)])
+    found = []
+    for one in map(nns.InstrumentedModel, (model, other)):
+        y = (one.predict(X).argmax(axis=1) + (np.arange(len(X)) < 9)) % 3
+        found.append((one, nns.debugging.Runs.split(one, X, y)))
+    (im, runs), (small, its_runs) = found
+    pairs = [(part.x, part.right) for part in (its_runs.failing, its_runs.passing)]
+    suspicion = nns.debugging.suspicious(small, *pairs, progress=False)
+    with pytest.raises(InvalidArgumentError, match="of another model"):
+        nns.debugging.mend(im, suspicion, runs.failing.x, runs.failing.right)
+    with pytest.raises(InvalidArgumentError, match="most must be a positive integer"):
+        suspicion.to_frame("channel", most=-1)
 
 
 NO_MASKS = {"scores": [0.3, -1.0, 2.0], "indices": [0, 1, 2], "nan": [1, 0, np.nan], "texts": "abc"}

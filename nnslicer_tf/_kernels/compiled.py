@@ -22,8 +22,7 @@ def compiled(function: Callable) -> Any:
     """Compile a function with Numba's `njit` at its first call.
 
     The function runs without the GIL, and is compiled once per machine for the types that occur.
-    Pass large functions C-ordered, writable arrays (see `writable`): every other combination is
-    compiled separately.
+    Pass large functions C-ordered, writable arrays (`writable`): others are compiled separately.
     """
     dispatcher: Any = njit(nogil=True)(function)
     dispatcher._cache = _SharedCache(function)

@@ -60,8 +60,7 @@ def load_data(
     Raises:
         InvalidArgumentError: if there is no such data, a class without images, or an unknown label.
         CorruptFileError: if a file cannot be read, or its contents are inconsistent.
-        InputShapeError: if images differ in size and `shape` is None, or a row's number of values
-            does not fit the shape.
+        InputShapeError: if images differ in size and `shape` is None, or rows do not fit the shape.
         DatasetUnavailableError: as in `load`.
     """
     check_name("normalisation", normalise, NORMALISATIONS)

@@ -49,6 +49,7 @@ class Suspicion(ShownAsTable):
         suspicious channel; others raise InvalidArgumentError.
         """
         check_name("level", level, _LEVELS)
+        check_count("most", 1 if most is None else most)
         part = "channel" if level == "layer" else level
         levels = {"channel": self.channels, "neuron": self.neurons, "synapse": self.synapses}
         what, parts = "kernel" if level == "synapse" else "operation", []
@@ -184,6 +185,9 @@ def mend(
 def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: int = 1) -> Masks:
     """Return bool masks, by kernel, of synapses that feed the most suspicious hidden channels."""
     check_count("channels", channels)
+    widths = {n: len(values) for n, values in suspicion.channels.items()}
+    if widths != {o.name: o.shape[-1] for o in im.operations if isinstance(o.params, Synapses)}:
+        raise InvalidArgumentError("The suspicion is of another model.")
     # Hidden channels that weights feed, not kernels that a layer computes.
     fed = {o.name for o in im.operations if isinstance(o.params, Synapses) and o.kernels}
     ranked = suspicion.to_frame("channel", None)

@@ -74,8 +74,7 @@ class Recipe(ShownAsTable):
             file: As in `tensors`.
             kept: "float", or "int16" for 16-bit activations and 8-bit weights (the quantizer's
                 `static_wi8_ai16`), in recipes with integer activations such as `static_wi8_ai8`;
-                this removes nearly all the loss from rounding activations, but none from rounding
-                weights.
+                this removes most of the loss from rounding activations, but none from weights.
 
         Raises:
             InvalidArgumentError: if layers cannot be kept that way.

@@ -150,8 +150,7 @@ def generate(
         coverage: One per model, to which the inputs found are added; by default of threshold 0.
         bounds: Smallest and largest value of a valid input.
         rng: Seed or generator of all random choices: models, neurons, rectangles.
-        labels: The true classes of the seeds, integers or one-hot; a warning names a model that
-            misclassifies most of them.
+        labels: The true classes, integers or one-hot; a warning names a model that misses most.
         batch_size: Seeds processed together.
         progress: Show a progress bar.
 
@@ -159,8 +158,7 @@ def generate(
         The inputs found, including seeds on which the models already disagree.
 
     Raises:
-        InvalidArgumentError: for fewer than two models or classes, models of different classes, or
-            arguments out of range.
+        InvalidArgumentError: for fewer than two models, other classes, or bad arguments.
         InputShapeError: if models or seeds differ in shape.
         InputRangeError: if seeds lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.

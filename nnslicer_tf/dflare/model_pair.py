@@ -36,8 +36,7 @@ class ModelPair:
     Args:
         original: A model of any kind that `as_classifier` takes.
         compressed: Likewise.
-        preprocess: Maps a batch of seeds to the models' inputs; None: the values as float32,
-            sentences as they are.
+        preprocess: Maps seeds to the models' inputs; None: float32 values, sentences as they are.
         domain: The kind of input; None: chosen by the seeds, see `for_seeds`.
         batch_size: Fixed batch size for Keras models; reduced where memory requires it.
         task: What the outputs are, as for `InstrumentedModel`: "binary", "multiclass" (in maps at

@@ -153,8 +153,7 @@ def steal(
 ) -> keras.Model:
     """Return the model that an attacker recovers from a protected one.
 
-    The hidden weights start from new random values. With the same seed, a larger budget includes
-    the samples of smaller ones.
+    Hidden weights start from random values. A larger budget includes the samples of smaller ones.
 
     Args:
         model: The model, with logits as output; it is not changed.

@@ -48,8 +48,7 @@ class Ranker(ABC):
         Args:
             im: The model.
             x: Samples `(samples, *input_shape)`, for rankers that need some.
-            y: Their classes, `(samples,)` integers, or one-hot; of a map, at each position; or
-                their numbers.
+            y: Their classes `(samples,)`, or one-hot; of a map, at each position; or numbers.
             classes: The target classes; all of `y` by default. Numbers have none.
 
         Raises:

@@ -58,8 +58,7 @@ class Shrunk(ShownAsTable):
     Attributes:
         model: The smaller model, made of ordinary Keras layers: it loads without this package.
         whole: The original, with the smaller model's outputs.
-        classes: The classes of its outputs, in order; a last output may represent all others. Empty
-            if no classes were chosen.
+        classes: The classes of its outputs, in order; a last one may represent all others; or none.
         other: Whether its last output represents all other classes.
         before: Costs of the original; latencies and file sizes are measured when they are read.
         after: Costs of the smaller model.

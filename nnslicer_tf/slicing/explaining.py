@@ -73,8 +73,7 @@ class Explainer:
         """Explain why the model gave one sample its answer.
 
         Args:
-            x: The sample, of the model's input shape; a row of a DataFrame; for several inputs, a
-                dict or list.
+            x: The sample, of the input shape; a row of a DataFrame; a dict or list for several.
             target: The class to explain; by default, the predicted one. Or any other neurons, as
                 in `attributions.TargetLike`: a pixel or region of a map, neurons of an output
                 or of an inner operation by name. A model of one value needs none. With `classes`, a
@@ -285,13 +284,14 @@ def _words_of(words: Any, tokens: np.ndarray) -> Sequence[str]:
     if hasattr(words, "id_to_token"):
         return [words.id_to_token(int(i)) for i in tokens]
     if hasattr(words, "get_vocabulary"):
-        of_text = tokens if text is None else np.ravel(words([text]))
-        if not np.array_equal(np.trim_zeros(of_text, "b"), tokens[:count]):
+        of_text = np.trim_zeros(tokens if text is None else np.ravel(words([text])), "b")
+        vocabulary, last = words.get_vocabulary(), tokens.max(initial=0)
+        if last >= len(vocabulary) or not np.array_equal(of_text, tokens[:count]):
+            of = "a text of this vectoriser" if text is None else f"the text {text!r}"
             raise InvalidArgumentError(
-                f"The sample does not consist of the tokens of the text {text!r}. Explain "
-                "vectoriser([text]), with the vectoriser that made the training data."
+                f"The sample does not consist of the tokens of {of}. Explain vectoriser([text]), "
+                "with the vectoriser that made the training data."
             )
-        vocabulary = words.get_vocabulary()
         return [vocabulary[int(i)] for i in tokens[:count]]
     try:
         found = list(words)
@@ -300,7 +300,7 @@ def _words_of(words: Any, tokens: np.ndarray) -> Sequence[str]:
         raise InvalidArgumentError(message) from error
     is_padding = [str(word).lower() in ("", "[pad]", "<pad>") for word in found]
     is_marked = is_padding == [i >= count for i in range(len(tokens))]
-    if found and (isinstance(words, str) or not (len(found) == count or is_marked)):
+    if found and (isinstance(words, (str, bytes, set)) or not (len(found) == count or is_marked)):
         takes = f"it has {count}" if len(tokens) else "the model takes no tokens"
         raise InvalidArgumentError(
             f"words must have one word for each token of the sample; {takes}. Received: "

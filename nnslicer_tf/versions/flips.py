@@ -65,27 +65,32 @@ class FlipCauses(ShownAsTable):
 
     def changes(self, flip: int = 0) -> pd.DataFrame:
         """Return the changes of a flip: name of the variable or layer, index, effect."""
+        flip = self._place(flip)
         return self.between.table(self.units[flip], effect=self.effects[flip])
 
     def with_changes(self, flip: int = 0) -> keras.Model:
         """Return the old model with only the changes of a flip."""
-        return self.between.model(self.between.active(self.units[flip]))
+        return self.between.model(self.between.active(self.units[self._place(flip)]))
 
     def without_changes(self, flip: int = 0) -> keras.Model:
         """Return the new model without the changes of a flip."""
-        return self.between.model(1 - self.between.active(self.units[flip]))
+        return self.between.model(1 - self.between.active(self.units[self._place(flip)]))
 
-    def summary(self, flip: int = 0, classes: Sequence[str] = ()) -> str:
-        """Return the certificate of a flip in words; `classes` are the classes' names."""
+    def _place(self, flip: int) -> int:
         if not -len(self) <= flip < len(self):
             raise InvalidArgumentError(
                 f"There are {len(self)} flips, of the samples {np.asarray(self.samples).tolist()}; "
                 f"they are counted from 0. Received: {flip!r}"
             )
+        return flip
+
+    def summary(self, flip: int = 0, classes: Sequence[str] = ()) -> str:
+        """Return the certificate of a flip in words; `classes` are the classes' names."""
+        flip = self._place(flip)
         row = {name: column[flip] for name, column in self.certificate.items()}
 
         def named(label: int) -> str:
-            return classes[label] if len(classes) else f"class {label}"
+            return classes[label] if label < len(classes) else f"class {label}"
 
         old, new = named(int(row["old answer"])), named(int(row["new answer"]))
         size = counted(int(row["size"]), f"changed {self.level}")

@@ -546,7 +546,9 @@ def test_a_vectoriser_gives_the_words():
         found = slicer.explain(sample, words=words, compare=False, decisive=False)
         assert found.words == expected
     assert len(text.split()) == 10
-    for words in (text.split(), (vectoriser, "a good film")):
+    small = layers.TextVectorization(output_sequence_length=10)
+    small.adapt(["a film"])  # the sample has tokens that it does not know
+    for words in (text.split(), (vectoriser, "a good film"), small, set(expected), b"1234567"):
         with pytest.raises(InvalidArgumentError, match=r"it has 7|does not consist"):
             slicer.explain(sample, words=words, compare=False, decisive=False)
 
