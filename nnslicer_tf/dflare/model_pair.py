@@ -186,7 +186,8 @@ class ModelPair:
             classifier.content() or digest(map(classifier.probabilities, self._chunks(seeds)))
             for classifier in (self.original, self.compressed)
         ]
-        return {"inputs": digest(self._chunks(seeds)), "models": " ".join(models)}
+        judged = f"{self.task}, tolerance {self.tolerance}"
+        return {"inputs": digest(self._chunks(seeds)), "models": " ".join(models), "task": judged}
 
     def _chunks(self, batch: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the models' inputs in chunks that fit into memory."""

@@ -84,8 +84,7 @@ class Profile(ShownAsTable):
                 with a fixed seed, whatever the batch size; 0 keeps none, as private data may need.
 
         Raises:
-            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments or
-                data.
+            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
         """
         # Imported here, because loading a profile needs none of these.
         from nnslicer_tf.instrument import instrumented

@@ -4,14 +4,17 @@ from functools import partial
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 
 from nnslicer_tf.dflare import (
     DeviationSet,
     DFlare,
     ImageDomain,
+    ModelPair,
     MutationOperator,
     compress,
+    find_deviations,
 )
 from nnslicer_tf.errors import ProfileMismatchError
 from support.deviating import find
@@ -152,3 +155,23 @@ def test_parameters_may_be_numbers_of_numpy(pair, seeds, tmp_path):
     ):
         for old, new in zip(found, again, strict=True):
             assert old.deviation is None or old.deviation.trace == new.deviation.trace
+
+
+def test_other_tolerances_and_tasks_are_noticed(tmp_path):
+    """What counts as a deviation is another question, although models and seeds are the same."""
+    keras.utils.set_random_seed(2)
+    rng = np.random.default_rng(0)
+    seeds = rng.normal(size=(4, 5)).astype(np.float32)
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, activation="sigmoid")])
+    other = keras.models.clone_model(model)
+    other.set_weights([w + 0.1 * rng.normal(size=w.shape) for w in model.get_weights()])
+    options = {"search": DFlare(max_queries=20), "checkpoint": tmp_path, "progress": False}
+
+    def run(**of_pair):
+        return find_deviations(ModelPair(model, other, **of_pair), seeds, **options)
+
+    first = run(task="regression", tolerance=0.05).to_frame()
+    pd.testing.assert_frame_equal(run(task="regression", tolerance=0.05).to_frame(), first)
+    for of_pair in ({"task": "regression", "tolerance": 5.0}, {"task": "multilabel"}):
+        with pytest.raises(ProfileMismatchError, match=r"different run \(task="):
+            run(**of_pair)
