@@ -11,6 +11,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import dflare, protection, pruning, semantic, versions
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import (
+    CriterionError,
     InputShapeError,
     InvalidArgumentError,
     NonFiniteActivationError,
@@ -232,3 +233,16 @@ def test_masks_are_true_and_false(values):
             mask = np.array([1, 0, 1]).astype(kind)
             assert call(mask, np.tile(mask, (4, 1))) is not None, name
         assert call([True, False, True], [[1, 0, 1]] * 4) is not None, name
+
+
+def test_places_and_numbers_that_are_none(model):
+    im = nns.InstrumentedModel(model)
+    with pytest.raises(InvalidArgumentError, match="no operation \\['a'\\]"):
+        im[["a"]]
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, X, progress=False), progress=False)
+    with pytest.raises(CriterionError, match="no operation"):
+        slicer.slice(X[:1], nns.slicing.Criterion([0], until=["a"]))
+    why = slicer.explain(X[0], compare=False, decisive=False)
+    for ranking in (why.channels, why.synapses):
+        with pytest.raises(InvalidArgumentError, match="most must be a positive integer"):
+            ranking(-1)

@@ -317,7 +317,7 @@ class InstrumentedModel(ShownAsTable):
 
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`; raise InvalidArgumentError if there is none."""
-        if name not in self.graph.operations:
+        if not isinstance(name, str) or name not in self.graph.operations:
             hint = did_you_mean(name, self.graph.operations)
             raise InvalidArgumentError(f"The model has no operation {name!r}.{hint}")
         return self.graph.operations[name]

@@ -58,7 +58,7 @@ class Criterion:
         """
 
         def operation_of(name: str) -> str:
-            if name in im.outputs:
+            if isinstance(name, str) and name in im.outputs:
                 return im.logit_operation_of(name)
             try:
                 return im[name].name

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf._checks import counted
+from nnslicer_tf._checks import check_count, counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.attributions import Target, metrics
 from nnslicer_tf.attributions.background import DEEPLIFT, Background
@@ -347,5 +347,6 @@ class Explanation(ShownAsTable):
 
 def _largest(sizes: np.ndarray, most: int) -> list[int]:
     """Return the indices of the `most` largest positive sizes, in descending order."""
+    check_count("most", most)
     order = np.argsort(-sizes, kind="stable")[:most]
     return [int(i) for i in order if sizes[i] > 0]

@@ -466,8 +466,7 @@ def rounds_of_ablation(
     estimates of all rounds are added up, with weights that halve from each round to the one before.
 
     Args:
-        effects: Maps a mask `(units,)` to what it gives, such as logits, and the score's derivative
-            by the mask.
+        effects: Maps a mask `(units,)` to what it gives, such as logits, and the score's slopes.
         units: Number of units.
         counts: How many are left after each round, descending.
         faded: Mask of the units that the round would ablate, while effects are estimated.
