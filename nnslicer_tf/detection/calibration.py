@@ -47,9 +47,11 @@ def p_values(scores: np.ndarray, normal_scores: np.ndarray, two_sided: bool = Fa
     """Return the p-value of each score among those of normal inputs, (N,) float64.
 
     p = (1 + #{normal ≥ score}) / (1 + n), never 0. If `two_sided`, low scores have small p too.
+    Scores that differ by rounding alone, as of one input in other batches, are equal.
     """
     normal = np.sort(np.asarray(normal_scores, np.float64))
-    higher = len(normal) - np.searchsorted(normal, scores, side="left")
+    rounding = 1e-6 * np.abs(normal[np.isfinite(normal)]).max(initial=0)
+    higher = len(normal) - np.searchsorted(normal, np.asarray(scores) - rounding, side="left")
     high = (1 + higher) / (1 + len(normal))
     if not two_sided:
         return high

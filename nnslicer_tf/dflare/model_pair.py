@@ -186,7 +186,8 @@ class ModelPair:
             classifier.content() or digest(map(classifier.probabilities, self._chunks(seeds)))
             for classifier in (self.original, self.compressed)
         ]
-        judged = f"{self.task}, tolerance {self.tolerance}"
+        loss = tasks_of_losses(getattr(self.original, "model", None), {"": ""})[""][0]
+        judged = f"{self.task or loss}, tolerance {self.tolerance}"
         return {"inputs": digest(self._chunks(seeds)), "models": " ".join(models), "task": judged}
 
     def _chunks(self, batch: np.ndarray) -> Iterator[np.ndarray]:

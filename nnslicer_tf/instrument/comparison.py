@@ -84,8 +84,7 @@ def compare_with_original(
         # Large samples may overflow in one of the two; capturing reports the operation.
         worst = max(worst, difference(original, examples[name], tolerance, finite_rows=1))
     if worst > 1:
-        # Where an operation overflows, what follows may be finite again, and wrong. Capturing
-        # reports it.
+        # Where an operation overflows, what follows may be finite, and wrong; capturing says so.
         every = map(keras.ops.convert_to_numpy, graph.run(tensors, graph.operations).values())
         finite = np.all([np.isfinite(v.reshape(samples, -1)).all(axis=1) for v in every], axis=0)
         finite[0] = True

@@ -200,8 +200,7 @@ def shrink(
     used = generator.permutation(used)
     x, truth = x[used], {name: part[used] for name, part in truth.items()}
 
-    # Groups of channels, without the outputs of classes that are not needed. One sigmoid stays:
-    # it stands for both classes.
+    # Groups of channels, without outputs of classes that are not needed; one sigmoid has both.
     head = None if other or not targets or im.classes.is_binary else targets
     groups = channel_groups(ChannelGraph(im), head)
     first = np.ones(len(groups.fixed), bool)

@@ -94,3 +94,19 @@ def test_the_class_distance_against_its_formula(clusters):
     expected = [d @ precision @ d for d in x - means[label]]
     scorer = ClassDistance().fit(x, label, 3)
     np.testing.assert_allclose(scorer.score(x, label), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("two_sided", [False, True])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
+def test_ties_do_not_depend_on_the_last_bits(two_sided, scale):
+    """As those of one input in batches of other sizes; real differences count."""
+    rng = np.random.default_rng(0)
+    normal = scale * rng.integers(-3, 4, 200) / 7
+    scores = np.unique(normal)
+    expected = p_values(scores, normal, two_sided)
+    for sign in (-1, 1):
+        moved = scores * (1 + sign * 4e-16) + sign * scale * 1e-15
+        np.testing.assert_array_equal(p_values(moved, normal, two_sided), expected)
+    apart = p_values(scores + scale * 1e-4, normal)
+    higher = (normal > scores[:, None] + scale * 1e-5).sum(axis=1)
+    np.testing.assert_allclose(apart, (1 + higher) / 201)

@@ -150,8 +150,7 @@ def logits_function(
     """Return a function from inputs to logits, the values before a softmax, log-softmax or sigmoid.
 
     One sigmoid with logit z has the logits 0 and z. Models that cannot be instrumented are called
-    as they are; several outputs or sigmoids raise InvalidArgumentError. `input_shape` is needed if
-    the model does not specify it.
+    as they are; several outputs or sigmoids raise InvalidArgumentError. Some need `input_shape`.
     """
     if len(getattr(model, "outputs", None) or ["one"]) != 1:
         raise InvalidArgumentError(
