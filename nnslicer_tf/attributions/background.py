@@ -249,11 +249,10 @@ def entry_names(im: InstrumentedModel, columns: Sequence[str] = ()) -> tuple[str
         return tuple(map(str, columns))
     names: list[str] = []
     for name, size in sizes.items():
-        places = [name] if size == 1 and len(sizes) > 1 else [f"{name}[{i}]" for i in range(size)]
+        several = [name] if size == 1 else [f"{name}[{i}]" for i in range(size)]
+        places = several if len(sizes) > 1 else list(map(str, range(size)))
         known = [f"{name}: {column}" for column in own[name]]
-        names += (
-            known if len(known) == size else places if len(sizes) > 1 else map(str, range(size))
-        )
+        names += known if len(known) == size else places
     return tuple(names)
 
 

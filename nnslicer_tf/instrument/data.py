@@ -1,7 +1,6 @@
 """Reading of users' data: all analyses read their samples through this module.
 
-Every form of `DataLike` is checked once, then cut into float32 batches. `read_labelled` also
-reads labels.
+Every form of `DataLike` is checked once, then cut into float32 batches; so are labels.
 """
 
 import os

@@ -269,7 +269,7 @@ class _Visitor:
                 return keras.tree.pack_sequence_as(outputs, results)
         if any(None in tensor.shape[1:] for tensor in tensors):
             raise UnsupportedLayerError(
-                f"Layer '{path}' mixes samples: the batch axis is not the first of its input."
+                f"Layer '{path}': the batch axis is not the first of its input."
             )
         numbers = set(map(id, tensors)) - self._tokens
         is_token = not numbers

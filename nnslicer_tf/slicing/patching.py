@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 SWEEPS = ("operation", "position", "head", "head and position", "channel")
 _CHUNK = 64
 _MOST = 60  # labels on an axis of a picture
-_MOST_VALUES = 150  # cells that show their numbers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,7 +98,7 @@ class Patching(ShownAsTable):
         run, other = ("corrupt", "clean") if self.restore else ("clean", "corrupt")
         ax.patch.set(hatch="///", edgecolor="lightgrey")  # where there is nothing to patch
         for row, column in np.argwhere(np.abs(np.nan_to_num(grid)) >= 0.05):
-            if grid.size <= _MOST_VALUES:
+            if grid.size <= 150:  # more have no room for numbers
                 effect, at = grid[row, column], (column, row)
                 colour = "white" if abs(effect) > 0.6 * most else "black"
                 ax.annotate(f"{effect:.2g}", at, color=colour, ha="center", va="center", size=8)

@@ -78,10 +78,8 @@ class FlipCauses(ShownAsTable):
 
     def _place(self, flip: int) -> int:
         if not -len(self) <= flip < len(self):
-            raise InvalidArgumentError(
-                f"There are {len(self)} flips, of the samples {np.asarray(self.samples).tolist()}; "
-                f"they are counted from 0. Received: {flip!r}"
-            )
+            samples = np.asarray(self.samples).tolist()
+            raise InvalidArgumentError(f"There are {len(self)} flips, of the samples {samples}.")
         return flip
 
     def summary(self, flip: int = 0, classes: Sequence[str] = ()) -> str:

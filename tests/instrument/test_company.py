@@ -48,9 +48,9 @@ def test_samples_that_change_each_other_are_noticed(layer):
     inputs = keras.Input((4,))
     mixed = (layer if isinstance(layer, layers.Layer) else layers.Lambda(layer))(inputs)
     model = keras.Model(inputs, layers.Dense(2)(mixed))
-    x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-    alone = np.concatenate([model.predict(x[i : i + 1], verbose=0) for i in range(len(x))])
-    assert np.abs(model.predict(x, batch_size=40, verbose=0) - alone).max() > 1e-3
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    alone = np.concatenate([model(x[i : i + 1]) for i in range(len(x))])
+    assert np.abs(model(x) - alone).max() > 1e-3
     with pytest.raises(UnsupportedLayerError):
         nns.InstrumentedModel(model)
 

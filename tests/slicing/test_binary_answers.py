@@ -49,8 +49,9 @@ def test_certificates_are_those_of_the_score_by_hand(asked):
         divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
         assert found.certificate["divergence"][index] == pytest.approx(divergence, abs=1e-5)
         assert found.certificate["answer with slice alone"][index] == (score > 0)
-        # The other side is the only other answer, and is asked for.
-        assert [label for label, _ in found.info["others"][index]] == [int(score <= 0)]
+        # The other side is the only other answer; it is asked for unless nothing active gives it.
+        others = [label for label, _ in found.info["others"][index]]
+        assert others == ([1] if score <= 0 else [])
 
 
 def test_both_sides_have_names(asked):
@@ -65,7 +66,7 @@ def test_both_sides_have_names(asked):
             on, off = "bird rather than dog", "dog rather than bird"
         text = found.summary(index, ["dog", "cat", "bird"])
         assert f"the model answers {on if score > 0 else off} with" in text
-        assert f"{off if score > 0 else on}" in text.partition("The same search for ")[2]
+        assert (f"{on}" in text.partition("The same search for ")[2]) == (score <= 0)
 
 
 @pytest.mark.parametrize("level", ["weight", "layer", None])

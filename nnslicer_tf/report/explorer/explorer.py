@@ -92,9 +92,8 @@ def explore(
 ) -> Explorer:
     """Return an interactive view of slices or similar results.
 
-    It shows the network with each operation's share in the slice, every operation's neurons, why a
-    synapse is in the slice or not, the input, and the model's prediction with only the slice and
-    without it; two slices can be compared. Single neurons of very large operations are not shown.
+    It shows the input, the network with its neurons and synapses, and answers with a slice alone
+    and without it; two slices can be compared. Neurons of very large operations are not shown.
 
     Args:
         slices: A `Slice`, a `SliceSet`, `DecisiveSlices` (with their certificates), or a mapping
