@@ -159,7 +159,7 @@ def rankings(s: ClassSettings) -> ExperimentResult:
     head = {"model": f"{s.model} on {dataset}", "samples": f"{len(data)} of {s.split}"}
     head |= {"for each class": f"{s.of_class} of it and {s.others} others", "seed": s.seed}
     head |= {"bounds": f"{s.at_least:g} kept, {s.at_most:g} claimed"}
-    title, text = f"{s.model}: slices of classes beside rankings", note("ranked_classes")
+    title, text = f"{s.model}: slices of classes beside rankings", note("ranked")
     return ExperimentResult([ExperimentTable(name, pd.DataFrame(rows).round(4), title, head, text)])
 
 
