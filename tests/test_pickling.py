@@ -3,11 +3,12 @@
 import copy
 import pickle
 
+import keras
 import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf import datasets, deepxplore, detection, zoo
+from nnslicer_tf import datasets, debugging, deepxplore, detection, versions, zoo
 
 DATA = datasets.load("digits", "train[:200]")
 X = DATA.x[:10]
@@ -26,6 +27,12 @@ def covered(criterion, im):
     return coverage
 
 
+def noisy(model):
+    copy, rng = keras.models.clone_model(model), np.random.default_rng(0)
+    copy.set_weights([w + rng.normal(0, 0.1, w.shape) for w in model.get_weights()])
+    return copy
+
+
 # Name → (what makes it, its answers).
 CASES = {
     "model": (lambda s: s.im, lambda im: im.logits(X)),
@@ -37,6 +44,14 @@ CASES = {
     "explanation": (
         lambda s: s.explain(X[0], compare=False, decisive=False),
         lambda e: np.append(e.contributions, e.amounts.to_vector()),
+    ),
+    "layer comparison": (
+        lambda s: debugging.compare_layers(s.im, noisy(s.im.model), X, by="values", progress=False),
+        lambda c: np.append(c.mended([{c.places[1].operation}]), list(c.causes.values())),
+    ),
+    "flips": (
+        lambda s: versions.explain_flips(s.im, noisy(s.im.model), DATA.x, progress=False),
+        lambda f: np.append(f.units[0], f.with_changes(0).predict(X, verbose=0)),
     ),
     "neuron coverage": (
         lambda s: covered(deepxplore.NeuronCoverage, s.im),

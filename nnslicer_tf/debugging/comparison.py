@@ -136,6 +136,13 @@ class LayerComparison(ShownAsTable):
         """A copy of the original with the compressed weights; its activations are not rounded."""
         return self.counterpart.twin()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k not in ("_outputs", "_gradients")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._compile()
+
     def _compile(self) -> None:
         """Compile the original with the errors of the compressed model, added selectively."""
         im = self.im

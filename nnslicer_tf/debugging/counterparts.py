@@ -4,6 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
@@ -43,6 +44,15 @@ class Counterpart(ABC):
 
     im: InstrumentedModel
     places: tuple[Place, ...]
+
+    def __new__(cls, *arguments: Any) -> "Counterpart":
+        """Keep the arguments, from which a pickled counterpart is made again."""
+        self = super().__new__(cls)
+        self._arguments = arguments
+        return self
+
+    def __reduce__(self) -> tuple:
+        return type(self), self._arguments
 
     @abstractmethod
     def values(self, x: np.ndarray) -> dict[str, np.ndarray]:

@@ -4,14 +4,14 @@ A constraint turns a gradient into a direction of change (Pei et al., SOSP 2017,
 projects changed inputs to valid ones. To add one, subclass `Constraint`, or pass a projection.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
 
-from nnslicer_tf._checks import of_user
+from nnslicer_tf._checks import check_count, is_int, of_user
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 ProjectionFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -48,7 +48,23 @@ class Light(Constraint):
 
 
 @dataclass(frozen=True)
-class Occlusion(Constraint):
+class _Rectangular(Constraint):
+    """Changes rectangles of `size` (height, width) in pixels."""
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        size = self.size
+        if not isinstance(size, Sequence) or len(size) != 2 or not all(map(is_int, size)):
+            raise InvalidArgumentError(
+                f"size must be (height, width) in pixels. Received: {size!r}"
+            )
+        for pixels in size:
+            check_count("size", pixels)
+
+
+@dataclass(frozen=True)
+class Occlusion(_Rectangular):
     """Changes a rectangle of `size` (height, width) in pixels, at a place drawn once per seed."""
 
     step: ClassVar[float] = 0.3
@@ -64,7 +80,7 @@ class Occlusion(Constraint):
 
 
 @dataclass(frozen=True)
-class Blackout(Constraint):
+class Blackout(_Rectangular):
     """Dirt on the lens: patches of `size` (height, width), one per iteration, get darker."""
 
     step: ClassVar[float] = 1.0  # a patch is black at once
@@ -123,7 +139,7 @@ def _corners(
     shape: tuple[int, ...], size: tuple[int, int], count: int, rng: Generator
 ) -> np.ndarray:
     """Draw the top left corners `(count, 2)` of rectangles inside an image."""
-    if len(shape) != 3 or size[0] > shape[0] or size[1] > shape[1] or min(size) < 1:
+    if len(shape) != 3 or size[0] > shape[0] or size[1] > shape[1]:
         raise InputShapeError(
             f"Rectangles of {size[0]}×{size[1]} pixels need larger images (height, width, "
             f"channels). Received inputs of shape {shape}."

@@ -27,7 +27,7 @@ from nnslicer_tf.deepxplore.coverage import CountedNeurons, Coverage, NeuronCove
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
-from nnslicer_tf.instrument.data import check_array
+from nnslicer_tf.instrument.data import check_array, check_bounds
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.plausibility import warn_of_answers
 
@@ -129,7 +129,7 @@ def generate(
     step: float | None = None,
     max_iterations: int = 50,
     coverage: Sequence[NeuronCoverage] | None = None,
-    bounds: tuple[float, float] = (0.0, 1.0),
+    bounds: tuple[float, float] | None = None,
     rng: int | np.random.Generator = 0,
     labels: ArrayLike | None = None,
     batch_size: int = 64,
@@ -148,7 +148,8 @@ def generate(
             change; by default the constraint's, times the width of the bounds.
         max_iterations: Steps after which the search gives up on a seed.
         coverage: One per model, to which the inputs found are added; by default of threshold 0.
-        bounds: Smallest and largest value of a valid input.
+        bounds: Smallest and largest value of a valid input; by default those of an instrumented
+            model that has some, else 0 and 1.
         rng: Seed or generator of all random choices: models, neurons, rectangles.
         labels: The true classes, integers or one-hot; a warning names a model that misses most.
         batch_size: Seeds processed together.
@@ -158,13 +159,16 @@ def generate(
         The inputs found, including seeds on which the models already disagree.
 
     Raises:
-        InvalidArgumentError: for fewer than two models, other classes, or bad arguments.
+        InvalidArgumentError: for fewer than two models, other classes, inputs of tokens, or bad
+            arguments.
         InputShapeError: if models or seeds differ in shape.
         InputRangeError: if seeds lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.
     """
     constraint, rng = find_constraint(constraint), as_generator(rng)
     ims = [m if isinstance(m, InstrumentedModel) else InstrumentedModel(m) for m in models]
+    bounds = next((im.bounds for im in ims if im.bounds), (0.0, 1.0)) if bounds is None else bounds
+    bounds = check_bounds(bounds)
     step = constraint.step * (bounds[1] - bounds[0]) if step is None else step
     least = {"step": (step, 0), "lambda1": (lambda1, 0), "lambda2": (lambda2, 0)}
     least |= {"max_iterations": (max_iterations, 1), "batch_size": (batch_size, 1)}
@@ -309,6 +313,11 @@ def _checked(
     if len(set(classes)) > 1:
         raise InvalidArgumentError(f"Models must have the same classes. Received: {classes}")
 
+    if any(im.graph.vocabulary(im.input_operation) is not None for im in ims):
+        raise InvalidArgumentError(
+            "The models take tokens, which no gradient changes; find_deviations of dflare replaces "
+            "words."
+        )
     seeds = check_array(seeds, ims[0].input_shape, bounds=bounds)
     if not len(seeds):
         raise InputShapeError("There are no seeds: pass at least one.")

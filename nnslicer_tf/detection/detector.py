@@ -21,7 +21,7 @@ from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError, ProfileMisma
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.outputs import check_classifier
-from nnslicer_tf.instrument.plausibility import check_logits, warn
+from nnslicer_tf.instrument.plausibility import check_logits, warn, warn_of_range
 from nnslicer_tf.slicing import Slicer
 
 _FORMAT = "nnslicer_tf detector 1"
@@ -64,6 +64,7 @@ class Detector(BaseEstimator):
 
     threshold_: float = field(init=False)
     normal_scores_: np.ndarray = field(init=False)
+    _range: tuple[float, ...] = field(init=False, default=())  # of the inputs of `fit`
 
     def __post_init__(self) -> None:
         if self.source == "im":
@@ -139,6 +140,7 @@ class Detector(BaseEstimator):
         self.normal_scores_ = np.sort(self.anomaly_scores(evidence.rows(held)))
         self.threshold_ = threshold_at(self.normal_scores_, rate) if fixed is None else fixed
         self._weights = weights_checksum(self.im.model)
+        self._range = float(x.min()), float(x.max())
         return self
 
     @property
@@ -153,7 +155,10 @@ class Detector(BaseEstimator):
     def score_samples(self, X: np.ndarray) -> np.ndarray:
         """Return the anomaly scores of inputs, (N,) float64; raise NotFittedError before `fit`."""
         self._check_fitted()
-        return self.anomaly_scores(self.evidence(self.im.check(X)))
+        x = self.im.check(X)
+        if self.source == "im" and self._range and len(x):  # a slicer compares with its profile
+            warn_of_range(x, None, self._range, None, known="detector")
+        return self.anomaly_scores(self.evidence(x))
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
         """Return score minus threshold, (N,) float64; inputs above 0 are flagged."""
@@ -177,6 +182,7 @@ class Detector(BaseEstimator):
         """
         self._check_fitted()
         arrays = {"normal_scores": self.normal_scores_, "threshold": np.array(self.threshold_)}
+        arrays["range"] = np.array(self._range)
         arrays |= {f"state/{name}": array for name, array in self.state().items()}
         parameters = self._parameters()
         if isinstance(parameters.get("rng"), np.random.Generator):
@@ -220,6 +226,8 @@ class Detector(BaseEstimator):
             low = 0.0 if detector.im.bounds is None else detector.im.bounds[0]
             with suppress(NNSlicerError):  # a model need not take such an input
                 detector.score_samples(np.full((1, *detector.im.input_shape), low, np.float32))
+            if "range" in file:  # files of version 0.2 have none
+                detector._range = tuple(file.array("range", np.floating, "2").tolist())
         return detector
 
     def __sklearn_clone__(self) -> Self:
@@ -318,8 +326,9 @@ def evaluate(
     Returns:
         A row for each attack, with the columns `attack`, `examples` (N), `precision` (0 if nothing
         is flagged), `recall`, `f1`, `auroc`, `recall_at_5` (at the threshold of 5 % false positives
-        among the detector's held-out normal inputs; 0 if a yes-or-no rule flags more of them) and
-        `false_positives` (the measured rate among the originals).
+        among the detector's held-out normal inputs; 0 if a yes-or-no rule flags more of them, and
+        NaN if there are fewer than 19) and `false_positives` (the measured rate among the
+        originals).
 
     Raises:
         InvalidArgumentError: if an attack has no examples, or not as many as originals.
@@ -347,7 +356,8 @@ def evaluate(
         precision, recall, f1, _ = precision_recall_fscore_support(
             truth, flagged, average="binary", zero_division=0
         )
-        at_5 = threshold_at(detector.normal_scores_, 0.05)
+        normal = detector.normal_scores_
+        at_5 = threshold_at(normal, 0.05) if len(normal) >= 19 else float("nan")
         rows.append(
             {
                 "attack": name,
@@ -356,7 +366,7 @@ def evaluate(
                 "recall": recall,
                 "f1": f1,
                 "auroc": float(roc_auc_score(truth, scores)),
-                "recall_at_5": float(np.mean(scores[count:] > at_5)),
+                "recall_at_5": float(np.mean(scores[count:] > at_5)) if at_5 == at_5 else at_5,
                 "false_positives": float(np.mean(flagged[:count])),
             }
         )

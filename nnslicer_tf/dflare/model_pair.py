@@ -149,6 +149,11 @@ class ModelPair:
 
     def inputs(self, batch: np.ndarray) -> np.ndarray:
         """Return the models' inputs for seeds or their mutants."""
+        if self.preprocess is None and batch.dtype.kind not in "biuf":
+            raise InputShapeError(
+                f"Samples must be numbers; received {batch.dtype}. Pass preprocess=, which turns "
+                "them into the models' inputs."
+            )
         with of_user("preprocess"):
             preprocess = self.domain.as_inputs if self.preprocess is None else self.preprocess
             inputs = np.asarray(preprocess(batch))

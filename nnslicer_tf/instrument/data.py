@@ -64,6 +64,20 @@ def bounds_of_dtype(dtype: str) -> Bounds | None:
     return WholeBounds((low, float(limits.max) if is_small else np.inf))
 
 
+def check_bounds(bounds: Any) -> Bounds:
+    """Return the smallest and largest value of an input; raise InvalidArgumentError for others."""
+    try:
+        low, high = map(float, bounds)
+        valid = low < high
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise InvalidArgumentError(
+            f"bounds must be the smallest and the largest value of an input. Received: {bounds!r}"
+        )
+    return low, high
+
+
 def check_array(
     x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = None, columns: Sequence[str] = ()
 ) -> np.ndarray:

@@ -29,6 +29,7 @@ from nnslicer_tf.instrument.data import (
     Samples,
     WholeBounds,
     bounds_of_dtype,
+    check_bounds,
     check_class_order,
     read_labelled,
     shapes_at_hand,
@@ -107,7 +108,7 @@ class InstrumentedModel(ShownAsTable):
             raise InvalidArgumentError(
                 f"A Keras model is needed; load_model reads files. Received: {type(model).__name__}"
             )
-        self.bounds = None if bounds is None else _range(bounds)
+        self.bounds = None if bounds is None else check_bounds(bounds)
         with waiting(f"Wrapping {model.name}", progress):
             functional = as_functional(model, input_shape)
             compiled, self.preparation = model, None
@@ -664,19 +665,6 @@ def _state_of(model: keras.Model) -> list[Any]:
                 if not name.startswith("_") and name not in ("built", *of_training)
             ]
     return state
-
-
-def _range(bounds: Any) -> Bounds:
-    try:
-        low, high = map(float, bounds)
-        valid = low < high
-    except (TypeError, ValueError):
-        valid = False
-    if not valid:
-        raise InvalidArgumentError(
-            f"bounds must be the smallest and the largest value of an input. Received: {bounds!r}"
-        )
-    return low, high
 
 
 def _preprocessed(

@@ -147,6 +147,7 @@ def warn_of_range(
     means: np.ndarray | None,
     known_range: tuple[float, float],
     known_means: tuple[float, float] | None,
+    known: str = "profile",
 ) -> bool:
     """Warn if samples do not fit the profiled ones, in either direction; return whether it did.
 
@@ -168,19 +169,19 @@ def warn_of_range(
         is_narrow = bool(large.any() and small[large].all())
     if is_narrow or is_beyond(least, known_range) or is_beyond(largest, known_range):
         difference = (
-            f"Inputs range from {least:.4g} to {largest:.4g}, the inputs of the profile from "
+            f"Inputs range from {least:.4g} to {largest:.4g}, the inputs of the {known} from "
             f"{low:.4g} to {high:.4g}"
         )
     elif are_many and known_means is not None and is_beyond(mean, known_means):
         difference = (
-            f"The mean of the inputs is {mean:.4g}, those of the profile's samples are from "
+            f"The mean of the inputs is {mean:.4g}, those of the {known}'s samples are from "
             f"{known_means[0]:.4g} to {known_means[1]:.4g}"
         )
     else:
         return False
     warn(
-        f"{difference}. Slices compare the two: scale inputs as for the profile, or bind the "
-        "scaling to the model with InstrumentedModel(preprocess=…).",
+        f"{difference}. Scale inputs as for the {known}, or bind the scaling to the model with "
+        "InstrumentedModel(preprocess=…).",
         InputRangeWarning,
     )
     return True

@@ -38,7 +38,7 @@ def plot_neurons(contributions: np.ndarray, ax: Axes | None = None) -> Axes:
         ax: Where to draw.
 
     Raises:
-        InvalidArgumentError: if there are no neurons.
+        InvalidArgumentError: if there are no neurons, or values are NaN or infinite.
     """
     picture, ax = neuron_picture(contributions), new_axes(ax)
     ax.imshow(picture, interpolation="nearest")
@@ -114,6 +114,11 @@ def _entitle(axis: Axes, text: str) -> None:
 
 def _sheet(values: np.ndarray) -> np.ndarray:
     """Arrange neurons: channels as tiles with a border of NaN, units in a rectangle."""
+    if not (1 <= values.ndim <= 3 and values.size and np.isfinite(values).all()):
+        raise InvalidArgumentError(
+            "Neurons must be a non-empty array of 1 to 3 axes, of finite numbers. Received: shape "
+            f"{values.shape}"
+        )
     if values.ndim == 1:
         columns = math.ceil(math.sqrt(2 * len(values)))
         padded = np.full(math.ceil(len(values) / columns) * columns, np.nan)
@@ -121,10 +126,6 @@ def _sheet(values: np.ndarray) -> np.ndarray:
         return padded.reshape(-1, columns)
     if values.ndim == 2:
         values = values[:, None, :]
-    if values.ndim != 3 or not values.size:
-        raise InvalidArgumentError(
-            f"Neurons must be a non-empty array of 1 to 3 axes. Received: shape {values.shape}"
-        )
     height, width, channels = values.shape
     columns = math.ceil(math.sqrt(channels * 2 * height / width))
     rows = math.ceil(channels / columns)

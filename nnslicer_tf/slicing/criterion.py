@@ -107,6 +107,8 @@ class Criterion:
 
         last = None  # the first operation, in topological order, of the layer `until`
         if self.until is not None:
+            if not isinstance(self.until, str):
+                raise CriterionError(f"until must be one name. Received: {self.until!r}")
             of_layer = [o.name for o in im.operations if self.until in (o.layer, o.name)]
             last = of_layer[0] if of_layer else operation_of(self.until)
             if self.until in of_layer and im[self.until].layer != self.until:

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_array, check_name, check_texts, counted
+from nnslicer_tf._checks import as_array, check_name, check_texts, counted, of_user
 from nnslicer_tf._environment import track, waiting
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
 from nnslicer_tf.attributions.background import (
@@ -282,7 +282,8 @@ def _words_of(words: Any, tokens: np.ndarray) -> Sequence[str]:
     if isinstance(words, tuple) and len(words) == 2 and hasattr(words[0], "get_vocabulary"):
         words, text = words
     if hasattr(words, "id_to_token"):
-        return [words.id_to_token(int(i)) for i in tokens]
+        with of_user("words"):
+            return [words.id_to_token(int(i)) for i in tokens]
     if hasattr(words, "get_vocabulary"):
         of_text = np.trim_zeros(tokens if text is None else np.ravel(words([text])), "b")
         vocabulary, last = words.get_vocabulary(), tokens.max(initial=0)

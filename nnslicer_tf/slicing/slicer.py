@@ -265,6 +265,8 @@ class Slicer(DecisiveSearch, Explainer):
         Yields:
             `Part`s, in the order of the samples.
         """
+        if not (reduce is None or callable(reduce)):
+            raise InvalidArgumentError(f"reduce must be a function. Received: {reduce!r}")
         plan = self.plan(outputs)
         shapes = chosen_shapes(plan, kernels, operations)
         dtype = np.float32 if plan.is_amount else np.int32

@@ -41,7 +41,7 @@ class Between:
         self.old, self.new = reference.im, self._ablation.im
         if of_classes:
             check_classifier(self.new, exclusive=True, one_output=True)
-        self.level = level
+        self.level, self._of_classes = level, of_classes
         self._after = self._ablation.network.variables
         self._before = self._ablation.network.references(reference)
         changes = [
@@ -63,6 +63,9 @@ class Between:
         self.units = len(firsts)
         self._first = np.flatnonzero(changed)[first_of]
         self.sizes = np.sqrt(np.bincount(numbers, difference[changed] ** 2))
+
+    def __reduce__(self) -> tuple:
+        return Between, (self.old, self.new, self.level, self._of_classes)
 
     def _owners(self) -> np.ndarray:
         """Return a number for each weight, the same for weights of one unit."""

@@ -15,6 +15,7 @@ from nnslicer_tf.deepxplore import (
 )
 from nnslicer_tf.errors import (
     CorruptFileError,
+    InputRangeError,
     InputShapeError,
     InvalidArgumentError,
     PlausibilityWarning,
@@ -307,11 +308,35 @@ def test_the_default_step_is_that_of_the_bounds(models, digits):
         ({"constraint": "rain"}, "light, occlusion, blackout"),
         ({"rng": -1}, "rng must be"),
         ({"coverage": []}, "one entry for each of 2"),
+        ({"bounds": "x"}, "bounds must be the smallest"),
+        ({"bounds": (1, 0)}, "bounds must be the smallest"),
     ],
 )
 def test_wrong_arguments(ims, digits, arguments, message):
     with pytest.raises(InvalidArgumentError, match=message):
         generate(ims, digits.x[:3], progress=False, **arguments)
+
+
+@pytest.mark.parametrize("constraint", [Occlusion, Blackout])
+@pytest.mark.parametrize("size", ["ab", 3, (3,), (0, 2), (2.5, 2), (True, 2), (2, 3, 1)])
+def test_sizes_of_rectangles(constraint, size):
+    with pytest.raises(InvalidArgumentError, match="size must be"):
+        constraint(size)
+
+
+def test_the_bounds_of_an_instrumented_model_hold(ims, digits):
+    im = nns.InstrumentedModel(ims[0].model, bounds=(0, 2))
+    found = generate([ims[1], im], digits.x[:20] * 2, max_iterations=5, progress=False)
+    assert found.inputs.max() > 1
+    with pytest.raises(InputRangeError):
+        generate([ims[1], im], digits.x[:3] * 2.1)
+
+
+def test_tokens_are_refused():
+    stack = [keras.Input((5,)), keras.layers.Embedding(9, 3), keras.layers.Flatten()]
+    model = keras.Sequential([*stack, keras.layers.Dense(2)])
+    with pytest.raises(InvalidArgumentError, match="take tokens"):
+        generate([model, keras.models.clone_model(model)], np.ones((3, 5)))
 
 
 def test_wrong_models_and_seeds(ims, digits):

@@ -33,6 +33,7 @@ from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, TreeDisagr
 from nnslicer_tf.errors import (
     CorruptFileError,
     InputRangeError,
+    InputRangeWarning,
     InvalidArgumentError,
     PlausibilityWarning,
     ProfileMismatchError,
@@ -272,6 +273,21 @@ def test_detectors_take_keras_models(slicer, normal):
     scores = [d.score_samples(normal) for d in detectors]
     np.testing.assert_array_equal(*scores)
     assert clone(LogitMargin(model)).im.model is model
+
+
+def test_a_logit_margin_says_that_inputs_have_another_range(slicer, normal, tmp_path):
+    detector = LogitMargin(slicer.im).fit(normal)
+    detector.save(tmp_path / "margin.npz")
+    for one in (detector, LogitMargin.load(tmp_path / "margin.npz", slicer.im)):
+        one.score_samples(normal[:20])  # warnings are errors
+        with pytest.warns(InputRangeWarning, match="inputs of the detector from 0 to 1"):
+            one.predict(normal[:20] * 255)
+
+
+def test_too_few_held_out_inputs_for_a_recall_at_5(slicer, normal, fgsm):
+    detector = LogitMargin(slicer.im, false_positive_rate=0.2, held_out=18 / len(normal))
+    row = evaluate(detector.fit(normal), {"FGSM_4": fgsm}).iloc[0]
+    assert np.isnan(row["recall_at_5"]) and row["auroc"] > 0.7
 
 
 def test_figures_of_the_evaluation_by_counting(fitted, fgsm):

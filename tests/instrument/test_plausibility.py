@@ -45,7 +45,7 @@ def test_another_scale_is_said_in_both_directions(im, profiled, sample, fits):
     if fits:
         slicer.slice(sample, outputs=[0])
     else:
-        with pytest.warns(InputRangeWarning, match="scale inputs as for the profile"):
+        with pytest.warns(InputRangeWarning, match="Scale inputs as for the profile"):
             slicer.slice(sample, outputs=[0])
 
 

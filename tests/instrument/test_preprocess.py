@@ -87,7 +87,7 @@ def test_inputs_unlike_those_of_the_profile_are_noticed(model, pixels, factor, w
     slicer = nns.Slicer(im, profile, workers=0, progress=False)
     data = x * np.float32(factor)
     if warns:
-        with pytest.warns(InputRangeWarning, match="scale inputs as for the profile"):
+        with pytest.warns(InputRangeWarning, match="Scale inputs as for the profile"):
             slicer.slice(data)
         with pytest.warns(InputRangeWarning):
             slicer.slice_each(iter(data))

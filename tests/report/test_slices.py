@@ -33,6 +33,12 @@ def test_units_are_a_rectangle():
     assert (read[5:] == 9).all()
 
 
+@pytest.mark.parametrize("values", [[], [np.nan, 1], 3.0, np.ones((1, 2, 3, 4))])
+def test_values_that_no_neurons_have(values):
+    with pytest.raises(InvalidArgumentError, match="Neurons must be"):
+        plot_neurons(values)
+
+
 def test_axes_given_are_drawn_into():
     values = np.array([1, -1, 0, 1])
     axes = pyplot.figure().subplots()

@@ -387,7 +387,7 @@ def test_bad_arguments(network):
     for name, value in {"others": 2.5, "rng": "a", "together": "yes"}.items():
         with pytest.raises(nns.errors.InvalidArgumentError, match=f"{name} must be"):
             slicer.decisive(x, **{name: value})
-    with pytest.warns(nns.errors.InputRangeWarning, match="scale inputs as for the profile"):
+    with pytest.warns(nns.errors.InputRangeWarning, match="Scale inputs as for the profile"):
         slicer.decisive(255 * x[:1], others=0)
     answers = slicer.im.predict(x).argmax(axis=1)
     with pytest.raises(nns.errors.CriterionError, match="Sample 0 is classified as"):

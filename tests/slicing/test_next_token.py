@@ -1,5 +1,7 @@
 """Causal language models: the next token is a class; heads, patching, words of a tokenizer."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -85,6 +87,9 @@ def test_a_tokenizer_gives_the_words(slicer, texts):
 
     explanation = slicer.explain(texts[:1], words=Tokenizer(), compare=False, decisive=False)
     assert explanation.words == tuple(VOCABULARY[i] for i in texts[0])
+    known = SimpleNamespace(id_to_token={}.__getitem__)
+    with pytest.raises(nns.errors.InvalidArgumentError, match="`words` fails inside: KeyError"):
+        slicer.explain(texts[:1], words=known, compare=False, decisive=False)
 
 
 def test_a_tokenizer_names_the_tokens_and_not_the_segments(texts):

@@ -288,6 +288,10 @@ def test_iterate_reduces_where_it_walks(im, profile, x, theta):
     shape = (9, *each.kernels["inner"])
     dense = each.matrix[:, each.columns(["inner"])].toarray().reshape(shape)
     np.testing.assert_array_equal(part.reduced["inner"], abs(dense).sum(axis=(1, 2, 3)))
+    with pytest.raises(nns.errors.InvalidArgumentError, match="reduce must be a function"):
+        next(slicer.iterate(x[:9], reduce="sum"))
+    with pytest.raises(nns.errors.CriterionError, match="until must be one name"):
+        slicer.slice(x[:9], nns.Criterion("predicted", until=np.array(["inner"])))
 
 
 def test_iterate_gives_zeros_where_the_walk_does_not_come(im, profile, x):
