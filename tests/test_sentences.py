@@ -71,6 +71,18 @@ def test_a_sentence_without_words():
         texts.Vocabulary(["a"]).encode(["a", "  "])
 
 
+@pytest.mark.parametrize("numbers", [[3], [-1], [float("nan")], [[2]], ["a"], 2])
+def test_numbers_that_are_no_words(numbers):
+    with pytest.raises(InvalidArgumentError, match="numbers from 0 to 2"):
+        texts.Vocabulary(["a"]).decode(numbers)
+
+
+@pytest.mark.parametrize("sentences", [[None], [3], [b"a"]])
+def test_sentences_that_are_no_texts(sentences):
+    with pytest.raises(InvalidArgumentError, match="must be texts"):
+        texts.Vocabulary(["a"]).encode(sentences)
+
+
 def test_sentences_as_a_data_set(glue):
     data = datasets.load("sst2", "test")
     assert data.x.shape == (2, texts.LENGTH)

@@ -109,6 +109,60 @@ def test_columns_without_texts_have_an_order_too(model, names):
             slicer.im.logits(table.set_axis(list("vwxyz"), axis=1))
 
 
+NAMES = ["zeta", "alpha", "mid", "beta", "eta"]
+TABLE = pd.DataFrame(X, columns=NAMES)
+TURNED = TABLE[NAMES[::-1]]
+IN_PARTS = {
+    "a generator of tables": lambda: iter([TABLE[:9], TURNED[9:]]),
+    "a list of tables": lambda: [TURNED[:9], TABLE[9:]],
+    "pairs of tables": lambda: [(TABLE[:9], Y[:9]), (TURNED[9:], Y[9:])],
+    "one pair": lambda: (TURNED, Y),
+    "a list of rows": lambda: [(TURNED if i % 2 else TABLE).iloc[i] for i in range(len(X))],
+    "rows with labels": lambda: (
+        ((TABLE if i % 2 else TURNED).iloc[i], Y[i]) for i in range(len(X))
+    ),
+}
+
+
+@pytest.mark.parametrize("form", IN_PARTS)
+@pytest.mark.filterwarnings("ignore:The columns were reordered")
+def test_each_part_of_a_table_has_its_columns_put_right(model, form):
+    """Also in a first profile, whose columns are those of the first part."""
+    fresh = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(fresh, IN_PARTS[form](), progress=False)
+    order = [NAMES.index(name) for name in profile.columns]
+    np.testing.assert_allclose(profile.means[fresh.input_operation], X.mean(0)[order], atol=1e-6)
+    known = nns.InstrumentedModel(model)
+    nns.Slicer(known, nns.Profile.from_data(known, TABLE, progress=False), progress=False)
+    np.testing.assert_array_equal(known.check(IN_PARTS[form]()), X)
+    again = nns.Profile.from_data(known, IN_PARTS[form](), progress=False)
+    assert list(again.columns) == NAMES
+    np.testing.assert_allclose(again.means[known.input_operation], X.mean(0), atol=1e-6)
+
+
+def test_a_sample_with_its_label_is_explained(model):
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, TABLE, progress=False), progress=False)
+    for one in ((X[:1], Y[:1]), (TABLE[:1], Y[:1]), (TABLE[:1], pd.Series(Y[:1])), X[0], [*X[0]]):
+        found = slicer.explain(one, compare=False, decisive=False)
+        np.testing.assert_array_equal(found.sample, X[0])
+    with pytest.raises(InputShapeError, match="same shape"):
+        slicer.explain([[1], [2, 3]])
+
+
+def test_columns_as_inputs_keep_their_rows_order():
+    """A Series in a dict of inputs has a value for each sample, whatever its index is."""
+    inputs = [keras.Input((1,), name=name) for name in ("a", "b")]
+    model = keras.Model(inputs, layers.Dense(2)(layers.Concatenate()(inputs)))
+    table = pd.DataFrame(X[:, :2], columns=["a", "b"]).sample(frac=1, random_state=0)
+    x = {"a": table["a"], "b": table["b"]}
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
+    assert not slicer.im.columns
+    other = {name: series.sort_index() for name, series in x.items()}
+    expected = model.predict([X[:, :1], X[:, 1:2]], verbose=0)
+    np.testing.assert_allclose(slicer.im.predict(other), expected, atol=1e-6)
+    np.testing.assert_allclose(slicer.im.predict(x), expected[table.index], atol=1e-6)
+
+
 def test_tables_among_several_inputs_have_the_columns_of_the_profile():
     """A table in another order is put right, with a warning; one with other columns is refused."""
     keras.utils.set_random_seed(0)
@@ -240,7 +294,7 @@ def test_places_and_numbers_that_are_none(model):
     with pytest.raises(InvalidArgumentError, match="no operation \\['a'\\]"):
         im[["a"]]
     slicer = nns.Slicer(im, nns.Profile.from_data(im, X, progress=False), progress=False)
-    with pytest.raises(CriterionError, match="no operation"):
+    with pytest.raises(CriterionError, match="must be one name"):
         slicer.slice(X[:1], nns.slicing.Criterion([0], until=["a"]))
     why = slicer.explain(X[0], compare=False, decisive=False)
     for ranking in (why.channels, why.synapses):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name, counted
+from nnslicer_tf._checks import as_array, check_name, counted
 from nnslicer_tf.datasets.sources import split_indices, tfds_split
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
@@ -50,9 +50,11 @@ class Vocabulary:
         """Return the words' numbers `(sentences, length)` int32, padded with 0 at the end.
 
         Case is ignored, and so are words after `length`. Raises InvalidArgumentError for a sentence
-        without words.
+        without words, or what is no text.
         """
-        sentences = [sentences] if isinstance(sentences, str) else sentences
+        sentences = [sentences] if isinstance(sentences, str) else list(sentences)
+        if not all(isinstance(sentence, str) for sentence in sentences):
+            raise InvalidArgumentError("Sentences must be texts (str), one or several.")
         numbers = np.full((len(sentences), length), PADDING, np.int32)
         for row, sentence in zip(numbers, sentences, strict=True):
             words = sentence.lower().split()[:length]
@@ -62,7 +64,16 @@ class Vocabulary:
         return numbers
 
     def decode(self, numbers: np.ndarray) -> list[str]:
-        """Return the words of one encoded sentence `(length,)`, without padding."""
+        """Return the words of one encoded sentence `(length,)`, without padding.
+
+        Raises InvalidArgumentError for numbers that are no words'.
+        """
+        numbers = as_array(numbers)
+        is_row = numbers.ndim == 1 and numbers.dtype.kind in "iuf"
+        if not is_row or not ((numbers >= 0) & (numbers < len(self))).all():
+            raise InvalidArgumentError(
+                f"A sentence is a row of numbers from 0 to {len(self) - 1}. Received: {numbers}"
+            )
         return [self.words[int(number)] for number in numbers if number != PADDING]
 
     def __len__(self) -> int:

@@ -44,6 +44,7 @@ class Counterpart(ABC):
 
     im: InstrumentedModel
     places: tuple[Place, ...]
+    _arguments: tuple
 
     def __new__(cls, *arguments: Any) -> "Counterpart":
         """Keep the arguments, from which a pickled counterpart is made again."""

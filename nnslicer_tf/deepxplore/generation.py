@@ -18,7 +18,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf._checks import ArrayLike, as_generator, check_number, counted
+from nnslicer_tf._checks import (
+    ArrayLike,
+    as_generator,
+    check_count,
+    check_number,
+    check_points,
+    counted,
+)
 from nnslicer_tf._environment import progress_bar
 from nnslicer_tf._files import Saved
 from nnslicer_tf._tables import ShownAsTable
@@ -92,9 +99,15 @@ class Differences(Saved, ShownAsTable):
         Args:
             seeds: The seeds, `(seeds, height, width, channels)` within 0 … 1.
             most: How many of the generated inputs to draw, starting with the first.
+
+        Raises InvalidArgumentError for other inputs than images, InputShapeError for other seeds.
         """
         from matplotlib import pyplot
 
+        check_count("most", most)
+        seeds = check_points(seeds, "seeds", self.inputs.shape[1:], 1)
+        if seeds.ndim != 4 or seeds.shape[-1] not in (1, 3, 4):
+            raise InvalidArgumentError(f"Only images can be drawn. Received shape: {seeds.shape}")
         chosen = np.flatnonzero(self.generated)[:most]
         figure = pyplot.figure(figsize=(max(3, 0.8 * len(chosen)), 2.5), layout="constrained")
         axes = figure.subplots(2, max(1, len(chosen)), squeeze=False)

@@ -64,11 +64,16 @@ class Detector(BaseEstimator):
 
     threshold_: float = field(init=False)
     normal_scores_: np.ndarray = field(init=False)
-    _range: tuple[float, ...] = field(init=False, default=())  # of the inputs of `fit`
+    _range: Any = field(init=False, default=())  # (low, high) of the inputs of `fit`
 
     def __post_init__(self) -> None:
         if self.source == "im":
             self.im = instrumented(self.im)
+
+    def _rates(self) -> tuple[float, float]:
+        """Return the checked rate of false alarms and share of inputs that are held out."""
+        rate = check_number("false_positive_rate", self.false_positive_rate, "(0, 1)")
+        return rate, check_number("held_out", self.held_out, "(0, 1)")
 
     @property
     def fixed_threshold(self) -> float | None:
@@ -113,8 +118,7 @@ class Detector(BaseEstimator):
             InputShapeError, NonFiniteActivationError: for bad data.
         """
         self.check_parameters()
-        rate = check_number("false_positive_rate", self.false_positive_rate, "(0, 1)")
-        share = check_number("held_out", self.held_out, "(0, 1)")
+        rate, share = self._rates()
         of_classes = {"exclusive": True, "one_output": True}
         count = check_classifier(self.im, **of_classes) if self.needs_classes else 0
         _ = self.im.input_shape  # raises an error for several inputs
@@ -136,6 +140,7 @@ class Detector(BaseEstimator):
                     f"{len(learned)} normal inputs to learn from; at least "
                     f"{MIN_SAMPLES_OF_A_CLASS} of each class are needed. Fit on more normal inputs."
                 )
+        self.__dict__.pop("threshold_", None)  # a failed refit leaves no half detector
         self.learn(evidence.rows(learned), rng)
         self.normal_scores_ = np.sort(self.anomaly_scores(evidence.rows(held)))
         self.threshold_ = threshold_at(self.normal_scores_, rate) if fixed is None else fixed
@@ -209,12 +214,16 @@ class Detector(BaseEstimator):
             if name != cls.__name__:
                 raise InvalidArgumentError(f"'{path}' holds a {name}: load it with {name}.load.")
             detector = cls._with_parameters(source, parameters)
+            detector._rates()  # raises an error if they are out of range
             if file.value("identity", str) != detector.identity():
                 raise ProfileMismatchError(
                     f"The detector in '{path}' was fitted on a different model than "
                     f"'{detector.im.model.name}', or with another profile or other options."
                 )
             detector.normal_scores_ = file.array("normal_scores", np.float64, "scores")
+            scores = detector.normal_scores_
+            is_sorted = len(scores) > 0 and bool((np.diff(scores) >= 0).all())
+            file.check(is_sorted, "its scores of normal inputs are not in ascending order")
             detector.threshold_ = float(file.array("threshold", np.floating, ""))
             detector._weights = weights_checksum(detector.im.model)
             state = file.arrays("state/")

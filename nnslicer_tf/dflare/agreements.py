@@ -96,12 +96,15 @@ def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = No
         raise NonFiniteActivationError("The inputs have NaN or infinite values. Fill or drop them.")
     answers = pair.ask(inputs)
     kind, has_labels = answers.kind, not (answers.labels == NO_LABEL).any()
+    truth = None if y is None else kind.truth(y, len(inputs))
+    if has_labels and inputs.ndim == 4 and inputs.min() >= 0 and 1 < inputs.max() <= 255:
+        first = inputs[:64]
+        pair.warn_of_scale(first, pair.ask(first), None if truth is None else truth[:64])
     outputs = answers.original.astype(np.float64), answers.compressed.astype(np.float64)
     distance = np.abs(outputs[0] - outputs[1]).reshape(len(inputs), -1).max(axis=1)
     both = [kind.answers(values) for values in outputs]
     apart = kind.distances(*both)
     differs = apart > (pair.tolerance or 0.0)
-    truth = None if y is None else kind.truth(y, len(inputs))
     by_kernels = None
     if isinstance(pair.compressed, TFLiteClassifier) and has_labels:
         by_kernels = np.zeros(len(inputs), bool)

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
 import keras
 import numpy as np
@@ -136,9 +137,14 @@ class TFLiteClassifier(Classifier):
         self._input, self._output = first.ends()
         self.resolution = first.output_step()
         self._fitted: tuple[int, ...] | None = None
+        self._turn = Lock()  # an interpreter has one set of tensors
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
         """Return the dequantised outputs; raise `InputShapeError` for inputs of another shape."""
+        with self._turn:
+            return self._probabilities(inputs)
+
+    def _probabilities(self, inputs: np.ndarray) -> np.ndarray:
         if self._fitted != inputs.shape[1:]:
             for model in self._models:
                 model.fit(inputs.shape[1:])

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf._checks import counted
+from nnslicer_tf._checks import check_count, counted
 from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.domain import NO_LABEL, Answers, Mutation
@@ -205,6 +205,7 @@ class DeviationSet(ShownAsTable):
             raise InvalidArgumentError(
                 "Sentences cannot be drawn: decode `images` and `seeds` with their vocabulary."
             )
+        check_count("most", most)
         order = np.argsort(self._of_found()["L∞"], kind="stable")[:most]
         seeds, images = self.seeds[self.found][order], self.images[order]
         rows = self.to_frame()[self.found].iloc[order].to_dict("records")

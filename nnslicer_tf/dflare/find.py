@@ -32,7 +32,7 @@ from nnslicer_tf.dflare.deviations import (
     pack,
     unpack,
 )
-from nnslicer_tf.dflare.domain import LABEL_MARGIN, NO_LABEL, class_probabilities
+from nnslicer_tf.dflare.domain import LABEL_MARGIN, NO_LABEL
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.dflare.search import DFlare, SearchAlgorithm, SearchSteps
@@ -41,7 +41,7 @@ from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
-from nnslicer_tf.instrument.plausibility import MIN_SAMPLES, warn, warn_of_answers, warn_of_scale
+from nnslicer_tf.instrument.plausibility import MIN_SAMPLES, warn, warn_of_answers
 
 _WRITE_EVERY = 15.0  # seconds between two writes of a checkpoint
 _MAX_SEEDS = 64
@@ -227,15 +227,7 @@ def _warn_of_seeds(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None)
     answers = pair.ask(seeds)
     has_labels = not (answers.labels == NO_LABEL).any()
     if has_labels and isinstance(pair.domain, ImageDomain):
-        prepare = None if pair.preprocess is None else pair.inputs
-        original = class_probabilities(answers.original)
-        warn_of_scale(
-            lambda x: class_probabilities(pair.original.probabilities(x)),
-            prepare,
-            seeds,
-            original,
-            truth,
-        )
+        pair.warn_of_scale(seeds, answers, truth)
     if isinstance(pair.domain, TextDomain):
         remedy = "Encode the words with the vocabulary that the models were trained with."
     else:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_name, check_number, counted, of_user
+from nnslicer_tf._checks import as_array, check_name, check_number, counted, of_user
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import TASKS
 from nnslicer_tf.dflare.classifiers import (
@@ -15,14 +15,21 @@ from nnslicer_tf.dflare.classifiers import (
     as_classifier,
     rows_within_memory,
 )
-from nnslicer_tf.dflare.domain import Answers, Domain, check_outputs, judge, kind_of
+from nnslicer_tf.dflare.domain import (
+    Answers,
+    Domain,
+    check_outputs,
+    class_probabilities,
+    judge,
+    kind_of,
+)
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.tables import SignalDomain, TableDomain
 from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.outputs import tasks_of_losses
-from nnslicer_tf.instrument.plausibility import warn
+from nnslicer_tf.instrument.plausibility import warn, warn_of_scale
 
 MAX_CHUNK = 1024  # inputs preprocessed and queried at once, if they fit into memory
 _MIN_STEPS = 1000  # columns from which on rows are signals, not rows of a table
@@ -149,6 +156,7 @@ class ModelPair:
 
     def inputs(self, batch: np.ndarray) -> np.ndarray:
         """Return the models' inputs for seeds or their mutants."""
+        batch = as_array(batch)
         if self.preprocess is None and batch.dtype.kind not in "biuf":
             raise InputShapeError(
                 f"Samples must be numbers; received {batch.dtype}. Pass preprocess=, which turns "
@@ -165,6 +173,8 @@ class ModelPair:
 
     def ask(self, batch: np.ndarray) -> Answers:
         """Query both models with seeds or their mutants `(batch, ...)`; check their outputs."""
+        if not len(batch):
+            raise InputShapeError("There are no samples: pass at least one.")
         parts = []
         # The task of the loss with which a Keras original was compiled, or ""
         of_loss, _ = tasks_of_losses(getattr(self.original, "model", None), {"": ""})[""]
@@ -195,8 +205,21 @@ class ModelPair:
         judged = f"{self.task or loss}, tolerance {self.tolerance}"
         return {"inputs": digest(self._chunks(seeds)), "models": " ".join(models), "task": judged}
 
+    def warn_of_scale(
+        self, images: np.ndarray, answers: Answers, truth: np.ndarray | None = None
+    ) -> None:
+        """Warn if the original recognises images of 0 … 255 only, or better, scaled otherwise."""
+        warn_of_scale(
+            lambda x: class_probabilities(self.original.probabilities(x)),
+            None if self.preprocess is None else self.inputs,
+            images,
+            class_probabilities(answers.original),
+            truth,
+        )
+
     def _chunks(self, batch: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the models' inputs in chunks that fit into memory."""
+        batch = as_array(batch)
         size = rows_within_memory(batch.shape[1:], MAX_CHUNK)
         for start in range(0, len(batch), size):
             yield self.inputs(batch[start : start + size])

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import counted, is_int
+from nnslicer_tf._checks import as_array, check_points, counted, is_int
 from nnslicer_tf._files import Archive, Saved
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -64,7 +64,7 @@ def scores_of(outputs: np.ndarray, lowest: bool, most: int | None = None) -> np.
 
 def check_ratios(ratios: np.ndarray) -> np.ndarray:
     """Return ratios as float64 `(n,)`; raise InvalidArgumentError if one is not in [0, 1]."""
-    ratios = np.atleast_1d(np.asarray(ratios, np.float64))
+    ratios = check_points(np.ravel(as_array(ratios)), "ratios", (), 1)
     if not ((ratios >= 0) & (ratios <= 1)).all():
         raise InvalidArgumentError(f"Ratios must be in [0, 1]. Received: {ratios}")
     return ratios

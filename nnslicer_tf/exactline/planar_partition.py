@@ -97,12 +97,13 @@ class Plane:
 
     def at(self, places: np.ndarray) -> np.ndarray:
         """Return the points of the input space at coordinates `(n, 2)`: `(n, *input shape)`."""
-        return self.origin + np.tensordot(np.asarray(places, np.float64), self.axes, axes=1)
+        places = check_points(places, "places", (2,), 1)
+        return self.origin + np.tensordot(places, self.axes, axes=1)
 
     def coordinates(self, x: np.ndarray) -> np.ndarray:
         """Return the coordinates `(n, 2)` of points `(n, *input shape)` projected on the plane."""
-        steps = (np.asarray(x, np.float64) - self.origin).reshape(len(x), -1)
-        return steps @ self.axes.reshape(2, -1).T
+        x = check_points(x, "x", self.origin.shape, 1)
+        return (x - self.origin).reshape(len(x), self.origin.size) @ self.axes.reshape(2, -1).T
 
 
 def area_of(corners: np.ndarray) -> float:

@@ -11,6 +11,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 from typing_extensions import TypeAliasType
 
 from nnslicer_tf._checks import ArrayLike, as_array, check_count, check_labels, shape_fits
@@ -193,6 +194,7 @@ class Samples:
         labelled: bool = False,
     ) -> None:
         self.columns: tuple[str, ...] = ()  # of a table
+        self._is_reordered = False  # whether its batches have been, which is said once
         self.labels: list[Any] = []  # if `labelled`, those read so far, batch by batch
         self._labelled = labelled
         self._is_single = not isinstance(shape, Mapping)
@@ -208,8 +210,11 @@ class Samples:
         if self._is_single:
             if isinstance(data, (str, os.PathLike)):
                 data = load_data(data, labels=labelled, shape=self._shapes[""])
+            elif isinstance(data, list) and data and all(_is_row(item) for item in data):
+                data = pd.DataFrame(data)  # its rows may have their columns in other orders
+            data = aligned(data, columns)
             self.columns = column_names(data)
-            x, y = _opened(aligned(data, columns), self._shapes[""])
+            x, y = _opened(data, self._shapes[""])
             arrays = {"": x} if isinstance(x, np.ndarray) else None
             self.labels = [] if arrays is None else [y]
         else:
@@ -217,13 +222,14 @@ class Samples:
             if isinstance(x, tuple) and x and isinstance(x[0], Mapping):
                 x = x[0]  # labels follow
             if isinstance(x, Mapping):
-                self.columns, x = column_names(x), aligned(x, columns)
+                x = aligned(x, columns)
+                self.columns = column_names(x)
             if isinstance(x, (Mapping, list, tuple)):
                 arrays = self._by_name(x)
             elif not isinstance(data, Iterable) or hasattr(data, "shape"):
                 raise InputShapeError(f"{self._expected()} Received one {type(data).__name__}.")
         if arrays is None:
-            self._stream = x
+            self._stream, self.columns = x, self.columns or tuple(columns)
         else:
             self._whole = self._checked(arrays, 0)
             self.count = len(self._whole)
@@ -270,6 +276,10 @@ class Samples:
     def _arrays(self, element: Any) -> dict[str, np.ndarray]:
         """Return the arrays of an element, which may be `(x, …)` with labels after the inputs."""
         if self._is_single:
+            if names := column_names(element):
+                self.columns = self.columns or names
+                element = aligned(element, self.columns, quiet=self._is_reordered)
+                self._is_reordered |= names != self.columns
             x, y = _pair(element, self._shapes[""])
             if self._labelled:
                 self.labels.append(y)
@@ -348,8 +358,6 @@ def read_labelled(
     Raises InvalidArgumentError if labels are missing, and errors of `Samples` and of `check`, which
     takes the labels and the number of samples.
     """
-    if y is None and isinstance(data, tuple) and len(data) == 2:
-        data = aligned(data[0], columns), data[1]
     samples = Samples(data, shape, bounds, columns=columns, labelled=y is None)
     x = samples.array()
     if y is None:
@@ -388,10 +396,14 @@ def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") 
 def column_names(data: Any) -> tuple[str, ...]:
     """Return the column names of a DataFrame, its row or a `Dataset`; () for 0, 1, 2 … in order.
 
-    Those of a dict of inputs, some of which are tables, have the input's name before theirs.
+    The table may be the first of a tuple, as of `(x, y)`. Those of a dict of inputs, some of which
+    are tables, have the input's name before theirs.
     """
-    if isinstance(data, Mapping):
-        return tuple(f"{key}: {name}" for key, part in data.items() for name in column_names(part))
+    if isinstance(data, tuple) and data and hasattr(data[0], "iloc"):
+        data = data[0]
+    if isinstance(data, Mapping):  # a Series in it is an input of one value for each sample
+        tables = {key: column_names(part) for key, part in data.items() if not _is_row(part)}
+        return tuple(f"{key}: {name}" for key, names in tables.items() for name in names)
     names = getattr(data, "columns", data.index if hasattr(data, "iloc") else ())
     is_named = np.ndim(names) == 1 and list(names) != list(range(len(names)))
     return tuple(map(str, names)) if is_named else ()
@@ -403,18 +415,22 @@ def columns_of(columns: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(column.removeprefix(start) for column in columns if column.startswith(start))
 
 
-def aligned(data: Any, columns: Sequence[str]) -> Any:
-    """Return a table with its columns in a known order, and warn if it had another one.
+def aligned(data: Any, columns: Sequence[str], quiet: bool = False) -> Any:
+    """Return a table with its columns in a known order; warn if it had another one, unless `quiet`.
 
     Without names, data is unchanged. Raises InputShapeError if the columns have other names.
     """
+    if isinstance(data, Mapping):
+        known = {key: columns_of(columns, key) for key in data}
+        rows = [k for k, part in data.items() if _is_row(part) and {*part.index} != {*known[k]}]
+        return {k: part if k in rows else aligned(part, known[k]) for k, part in data.items()}
+    if isinstance(data, tuple) and data and hasattr(data[0], "iloc"):
+        return aligned(data[0], columns), *data[1:]
     names, columns = column_names(data), tuple(columns)
     if sorted(names) == sorted(numbered := tuple(map(str, range(len(names))))):
         columns = columns or numbered  # pandas' own names are places
     if not names or not columns or names == columns:
         return data
-    if isinstance(data, Mapping):
-        return {key: aligned(part, columns_of(columns, key)) for key, part in data.items()}
     missing = [name for name in columns if name not in names]
     unknown = [name for name in names if name not in columns]
     if missing or unknown or len(set(names)) < len(names):
@@ -423,11 +439,12 @@ def aligned(data: Any, columns: Sequence[str]) -> Any:
             f"Missing here: {missing}, unknown: {unknown}. Use these names, or pass an array in "
             "that order."
         )
-    warnings.warn(
-        f"The columns were reordered to match the profiled table: {', '.join(columns)[:200]}. "
-        f"Received: {', '.join(names)[:200]}",
-        stacklevel=4,
-    )
+    if not quiet:
+        warnings.warn(
+            f"The columns were reordered to match the profiled table: {', '.join(columns)[:200]}. "
+            f"Received: {', '.join(names)[:200]}",
+            stacklevel=4,
+        )
     order = [names.index(name) for name in columns]
     if isinstance(data, Dataset):
         return replace(data, x=np.asarray(data.x)[:, order], columns=columns)
@@ -499,6 +516,11 @@ def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
         "tf.data.Dataset or other iterable, or the name of a data set, file or folder. Received: "
         f"{type(data).__name__} {str(data)[:60]}"
     )
+
+
+def _is_row(item: Any) -> bool:
+    """Whether an object is a row of a DataFrame, or another Series."""
+    return hasattr(item, "iloc") and item.ndim == 1
 
 
 @dataclass

@@ -19,7 +19,7 @@ from nnslicer_tf._environment import track, waiting
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.datasets import Dataset, load_data
-from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument.comparison import compare_with_original
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import (
@@ -466,8 +466,11 @@ class InstrumentedModel(ShownAsTable):
         """Return the values of operations as differentiable tensors of the backend, by name.
 
         `x` is a tensor of samples `(batch, *input_shape)`; for several inputs, a list of tensors.
-        Raises InvalidArgumentError if an operation does not exist.
+        Raises InvalidArgumentError if an operation does not exist, InputShapeError for other `x`.
         """
+        parts = x if isinstance(x, (list, tuple)) else [x]
+        if len(parts) != len(self.graph.inputs) or not all(hasattr(p, "dtype") for p in parts):
+            raise InputShapeError("x must be a tensor or an array, or a list of one per input.")
         return self.graph.run(x, self._names(of))
 
     def predict(self, x: DataLike, batch_size: int = 256, output: str | None = None) -> np.ndarray:

@@ -356,10 +356,10 @@ def one_sample(
     if len(im.input_operations) > 1:
         is_named = isinstance(x, Mapping) or hasattr(x, "iloc")  # a table's columns are inputs
         x = aligned(x, im.columns) if isinstance(x, Mapping) else x
-        columns = columns or (column_names(x) if isinstance(x, Mapping) else ())
+        columns = columns if len(columns) or not isinstance(x, Mapping) else column_names(x)
         shapes = [(), *im.input_shapes.values()]
         batch: Any = {
-            key: as_array(part)[None] if np.shape(part) in shapes else as_array(part)
+            key: as_array(part)[None] if as_array(part).shape in shapes else as_array(part)
             for key, part in (x.items() if is_named else enumerate(x))
         }
         x = batch if is_named else list(batch.values())
@@ -367,8 +367,9 @@ def one_sample(
         if isinstance(x, Mapping) and x and not any(map(np.ndim, x.values())):
             x = pd.DataFrame([x])  # a row of a table, as values by column
         elif isinstance(x, Mapping):
-            x = {n: [part] if np.shape(part) == im.input_shape else part for n, part in x.items()}
-        if not columns:
+            x = {n: as_array(part) for n, part in x.items()}
+            x = {n: part[None] if part.shape == im.input_shape else part for n, part in x.items()}
+        if not len(columns):
             x = aligned(x, im.columns)
             columns = column_names(x)
         elif len(columns) != im[im.input_operation].size or len(set(columns)) < len(columns):
@@ -376,8 +377,9 @@ def one_sample(
                 f"columns must be {im[im.input_operation].size} different names, one for each "
                 f"value of a sample. Received: {list(columns)!r}"
             )
-        if not isinstance(x, (str, os.PathLike, Mapping)) and np.shape(x) == im.input_shape:
-            x = as_array(x)[None]
+        is_pair = isinstance(x, tuple) and len(x) and np.ndim(x[0]) > 0  # with its label
+        if not is_pair and not isinstance(x, (str, os.PathLike, Mapping)):
+            x = as_array(x)[None] if as_array(x).shape == im.input_shape else x
     checked = im.check(x)
     if len(checked) != 1:
         raise InvalidArgumentError(

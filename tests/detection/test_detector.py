@@ -501,3 +501,36 @@ def test_one_of_several_outputs():
     one = im.of_output("kind")
     slicer = nns.Slicer(one, nns.Profile.from_data(one, x), 0, progress=False)
     assert 0 < SliceDetector(slicer, "margin").fit(x).predict(x).mean() < 0.15
+
+
+def test_a_refit_that_fails_leaves_no_half_detector(slicer, normal, monkeypatch):
+    detector = LogitMargin(slicer.im).fit(normal)
+
+    def fail(self, evidence, rng):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LogitMargin, "learn", fail)
+    with pytest.raises(KeyboardInterrupt):
+        detector.fit(normal)
+    with pytest.raises(NotFittedError):
+        detector.predict(normal)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header, arrays: arrays.update(normal_scores=np.zeros(0)),
+        lambda header, arrays: arrays.update(normal_scores=arrays["normal_scores"][::-1]),
+        lambda header, arrays: header["parameters"].update(false_positive_rate=2),
+        lambda header, arrays: header["parameters"].update(held_out=7),
+    ],
+)
+def test_what_a_file_says_is_within_its_range(slicer, normal, tmp_path, change):
+    path, kind = tmp_path / "detector.npz", "nnslicer_tf detector 1"
+    LogitMargin(slicer.im).fit(normal).save(path)
+    with read_archive(path, kind, "detector") as file:
+        header, arrays = {**file.header}, file.arrays()
+    change(header, arrays)
+    write_archive(path, kind, header, arrays)
+    with pytest.raises((CorruptFileError, InvalidArgumentError), match=r"ascending|must be in"):
+        LogitMargin.load(path, slicer.im)

@@ -1,4 +1,5 @@
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -284,3 +285,14 @@ def test_corrupt_tflite(lite, damage):
     content = {"half": lite[: len(lite) // 2], "head": lite[:64], "other": b"x" * 99, "empty": b""}
     with pytest.raises(CorruptFileError, match="TFLite"):
         as_classifier(content[damage])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_threads_share_a_file(model, lite, workers):
+    """An interpreter has one set of tensors: threads that share it take turns."""
+    classifier = TFLiteClassifier(lite, workers=workers)
+    batches = np.random.default_rng(1).normal(size=(24, 20, 6, 6, 2)).astype(np.float32)
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(classifier.probabilities, batches))
+    for batch, got in zip(batches, found, strict=True):
+        np.testing.assert_allclose(got, expected(model, batch), atol=1e-5)

@@ -1,6 +1,7 @@
 """Searches without `domain=`: tables, signals, sentences; and seeds that do not suit the models."""
 
 import json
+import warnings
 
 import keras
 import numpy as np
@@ -374,3 +375,17 @@ def test_labels_that_depend_on_the_kernels_are_counted(scaled_model):
         label = reference.get_tensor(answer["index"])[0].argmax()
         assert found.by_kernels[row] == (label != found.labels[row, 1])
     assert not found.by_kernels[~found.differs].any()
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+def test_agreement_warns_of_images_that_were_not_scaled(scaled_model, kind):
+    test = datasets.load("digits", "test[:100]")
+    images = np.rint(test.x * 255).astype(kind)
+    pair = ModelPair(scaled_model, mutated(scaled_model, 0.9))
+    with pytest.warns(PlausibilityWarning, match="If it was trained on scaled images"):
+        agreement(pair, images, test.y)
+    scaling = ModelPair(pair.original, pair.compressed, preprocess=lambda x: np.float32(x) / 255)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlausibilityWarning)
+        agreement(pair, test.x, test.y)
+        agreement(scaling, images, test.y)

@@ -1,5 +1,6 @@
 """The public calls with arguments that they accept, and odd values to put in their place."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,6 +121,13 @@ def build_world(folder: Path) -> World:
         "suspicion": debugging.suspicious(im, (x[::7], y[::7]), (x[1::7], y[1::7]), progress=False),
         "keep": pruning.keep_masks(channel_scores, 0.2),
         "layers": debugging.compare_layers(im, newer, x, progress=False),
+        "plane": exactline.exact_plane(im, x[:3], progress=False),
+        "flips": versions.explain_flips(model, newer, x, progress=False),
+        "patching": slicing.patch(im, x[0], x[1], progress=False),
+        "margin": detection.LogitMargin(im).fit(x),
+        "differences": deepxplore.generate(
+            [model, newer], np.clip(x[:5], 0, 1), max_iterations=2, progress=False
+        ),
     }
     return world
 
@@ -409,7 +417,45 @@ def calls(w: World) -> dict[str, Call]:
         ),
         "save_figure": (report.save_figure, {"figure": Figure(), "path": w.folder / "a.png"}),
     }
-    return {name: Call(of, given) for name, (of, given) in table.items()}
+    by_hand = {name: Call(of, given) for name, (of, given) in table.items()}
+    return methods_of_results(w) | by_hand
+
+
+_NOT_FOR_USERS = {
+    # Called by the library with what it has checked, or with objects of its own.
+    *("restore", "hits", "learn", "anomaly_scores", "evidence", "seed", "join", "fuse"),
+    *("from_archive", "prepared", "votes_of", "slice_vote", "forward"),
+}
+
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def methods_of_results(w: World) -> dict[str, Call]:
+    """Return the public methods of all objects that the calls return, by class and name."""
+    found = {}
+    known = {
+        **dict.fromkeys(("x", "X", "batch", "data"), w.x[:3]),
+        **{"y": w.y[:3], "name": "hidden", "kernels": ("hidden",), "operations": ("hidden",)},
+        **{"of": ("hidden",), "output": "logits", "share": 0.5, "places": np.zeros((3, 2))},
+        **{"seeds": np.clip(w.x[:5], 0, 1), "switched": (), "model": w.newer, "category": 0},
+    }
+    for one in (*w.made.values(), w.im, w.profile, w.dataset):
+        kind = type(one).__name__
+        methods = inspect.getmembers(one, inspect.ismethod)
+        for name, method in sorted(methods, key=lambda pair: pair[0] != "save"):  # before `load`
+            own = (method.__module__ or "").startswith("nnslicer_tf")
+            if not own or name.startswith("_") or name in _NOT_FOR_USERS:
+                continue
+            suffix = ".html" if kind == "Explanation" else ".npz"
+            values = known | {"other": one, "path": w.folder / f"{kind}{suffix}"}
+            needed = [
+                parameter.name
+                for parameter in inspect.signature(method).parameters.values()
+                if parameter.default is parameter.empty and parameter.kind not in _VARIABLE
+            ]
+            given = {parameter: values.get(parameter, 0) for parameter in needed}
+            found[f"{kind}.{name}"] = Call(method, given)
+    return found
 
 
 def odd_values(w: World) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from support.faces import PACKAGES, face
 
 NOT_CALLED = {
     # Results, made by calls that are in the list, with methods of their own.
-    *("DeviationSet", "Differences", "FlipCauses", "Patching", "PlanarPartition", "Reversion"),
-    *("CriticalNeurons", "Normalisation", "Target", "VersionComparison"),
+    *("Reversion", "Normalisation", "Target"),
     # Bases of a user's own classes, and descriptions of operations in a user's own code.
     *("AdditiveMeasure", "ClassRanker", "Constraint", "Detector", "Measure", "Metric"),
     *("MutationOperator", "Ranker", "Scorer", "SearchAlgorithm", "Vote", "VotingDetector"),
@@ -53,7 +52,12 @@ def test_every_public_call_is_tried(world):
 
 @pytest.mark.slow
 def test_the_calls_work_as_they_stand(world):
-    refused = {"load", "load_data", "load_model", "InstrumentedModel.at_position"}
+    refused = {
+        *("load", "load_data", "load_model", "InstrumentedModel.at_position"),
+        # Their arguments here are files that are not there, or another kind of data.
+        *("Slice.load", "Profile.load", "SliceDetector.load", "LogitMargin.load"),
+        *("LogitMargin.fit", "LogitMargin.score", "Explanation.differences", "Differences.plot"),
+    }
     for name, call in public_calls.calls(world).items():
         if name not in refused:
             call.of(**call.arguments)
