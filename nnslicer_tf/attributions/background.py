@@ -169,8 +169,7 @@ class Background:
                 "standard error": self.spread,
             }
         )
-        order = np.argsort(-np.abs(self.values), kind="stable")
-        return frame.iloc[order]
+        return frame.iloc[np.argsort(-np.abs(self.values), kind="stable")]
 
 
 def contributions_against(
@@ -200,11 +199,10 @@ def contributions_against(
         InvalidArgumentError: if there are groups but no table, or a column is unknown or in two.
     """
     names = tuple(im.input_shapes)
-    sample: Any = {name: x[name][0] for name in names} if len(names) > 1 else x[0]
     score = float(scores_of(im, flat(x), target)[0])
     mean_row_score = np.nan
     if means is not None:
-        problem = Problem(im, sample, means, target)
+        problem = Problem(im, x[0], means, target)
         at_mean = {name: value[None] for name, value in problem.baseline.items()}
         mean_row_score = float(problem.scores(at_mean)[0])
     entries, scores = flat(x)[0], (score, mean_row_score)
@@ -218,12 +216,11 @@ def contributions_against(
             of_table = of_features, tuple(columns), entries, features, by_row, errors
             return Background(rows, SHAPLEY, *of_table, *scores)
     if groups:
-        shapes = ", ".join(map(str, im.input_shapes.values()))
         raise InvalidArgumentError(
             f"groups are for tables of at most {MAX_FEATURES} features; '{im.model.name}' takes "
-            f"samples of shape {shapes}. Omit groups."
+            f"samples of shape {', '.join(map(str, im.input_shapes.values()))}. Omit groups."
         )
-    found = deeplift_by_row(im, sample, rows, target)
+    found = deeplift_by_row(im, x[0], rows, target)
     parts = [found[name] for name in names] if len(names) > 1 else [found]
     by_row = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
     features = np.arange(by_row.shape[1])

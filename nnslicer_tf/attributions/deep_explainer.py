@@ -87,10 +87,9 @@ class DeepExplainer:
         values = [np.zeros((*part.shape, order.shape[1])) for part in arrays_of(x)]
         scale = max(1.0, float(np.abs(outputs).max()))
         for i, neurons in enumerate(track(order, "Contributions", progress=self.progress)):
-            sample = {name: x[name][i] for name in names} if len(names) > 1 else x[i]
             for rank, neuron in enumerate(neurons):
                 target = Target(self._operation, (int(neuron),), self._operation)
-                found = deeplift_by_row(self.im, sample, self.data, target)
+                found = deeplift_by_row(self.im, x[i], self.data, target)
                 parts = [found[name] for name in names] if len(names) > 1 else [found]
                 for whole, part in zip(values, parts, strict=True):
                     whole[i, ..., rank] = part.mean(axis=0)

@@ -45,8 +45,6 @@ def between(problem: Problem, ratios: np.ndarray) -> Features:
 
 
 def mean_gradient(problem: Problem, features: Features, weights: np.ndarray | None = None) -> Any:
-    """Return the mean, or weighted sum, of the gradients at some features, times x − baseline."""
-    count = len(next(iter(features.values())))
-    weights = np.full(count, 1 / count) if weights is None else weights
+    """Return the mean, or weighted mean, of the gradients at some features, times x − baseline."""
     gradients = problem.gradients(features).items()
-    return problem.attributions({k: np.tensordot(weights, v, axes=1) for k, v in gradients})
+    return problem.attributions({k: np.average(v, axis=0, weights=weights) for k, v in gradients})

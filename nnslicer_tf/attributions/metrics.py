@@ -72,12 +72,8 @@ def curves(
     hidden = np.concatenate(masks)
     of_rows = staged(problems, "row", len(problems))
     answers = np.mean([one.answers(one.hidden(hidden)) for one in of_rows], axis=0)
-    by_curve = iter(answers.reshape(len(masks), -1))
-    deletions, insertions = {}, {}
-    for name in methods:
-        deletions[name] = Curve(shares, next(by_curve))
-        insertions[name] = Curve(shares, next(by_curve))
-    return deletions, insertions
+    found = [Curve(shares, of_masks) for of_masks in answers.reshape(len(masks), -1)]
+    return dict(zip(methods, found[::2], strict=True)), dict(zip(methods, found[1::2], strict=True))
 
 
 def deletion(

@@ -25,9 +25,9 @@ def propagate_multipliers(
     reference: Mapping[str, Any],
     rule: MultiplierRule = multipliers_of,
     *,
-    before: Callable[[Operation, Any], Sequence[Any] | None] | None = None,
-    arrive: Callable[[Operation | RecurrentLayer, str, Any], Any] | None = None,
-    on_gates: Callable[[str, Any], None] | None = None,
+    before: Callable[[Operation, Any], Sequence[Any] | None] = lambda node, multipliers: None,
+    arrive: Callable[[Operation | RecurrentLayer, str, Any], Any] = lambda node, name, part: part,
+    on_gates: Callable[[str, Any], None] = lambda name, of_gates: None,
 ) -> dict[str, Any]:
     """Return the multipliers that operations receive, `(batch, *shape)` by name, with the seed.
 
@@ -47,19 +47,16 @@ def propagate_multipliers(
     def expand(node: Operation | RecurrentLayer, multipliers: Any) -> Any:
         if isinstance(node, RecurrentLayer):
             through_time = unwind_multipliers(node, multipliers, values, reference, rule)
-            if on_gates is not None:
-                for name, of_gates in through_time.synapses.items():
-                    on_gates(name, of_gates)
+            for name, of_gates in through_time.synapses.items():
+                on_gates(name, of_gates)
             return arriving(node, through_time.inputs), through_time.members
-        parts = None if before is None else before(node, multipliers)
+        parts = before(node, multipliers)
         if parts is None:
             inputs, usual = ([at[name] for name in node.inputs] for at in (values, reference))
             parts = rule(node, inputs, usual, multipliers)
         return arriving(node, parts)
 
     def arriving(node: Operation | RecurrentLayer, parts: Sequence[Any]) -> Sequence[Any]:
-        if arrive is None:
-            return parts
         return [arrive(node, name, part) for name, part in zip(node.inputs, parts, strict=True)]
 
     shapes = {operation.name: operation.shape for operation in im.operations}

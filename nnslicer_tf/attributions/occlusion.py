@@ -31,9 +31,8 @@ def occlusion(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) 
         sides = []
         for length in shape:
             step = max(1, -(-length // _PLACES))
-            starts = range(1 - step, length, step) if step > 1 else range(length)
-            place = np.arange(length)
-            sides.append(np.array([(place >= s) & (place < s + 2 * step) for s in starts]))
+            starts = np.arange(1 - step, length, step)[:, None]
+            sides.append((np.arange(length) >= starts) & (np.arange(length) < starts + 2 * step))
         blocks.append(np.kron(*sides))
     hidden = scipy.linalg.block_diag(*blocks).astype(bool)
     whole = problem.scores(problem.hidden(np.zeros((1, problem.units))))

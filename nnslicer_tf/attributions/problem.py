@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from keras import ops
+from keras import ops, tree
 
 from nnslicer_tf._checks import check_points
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
-from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.instrument.data import aligned
+from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.instrument.target import TargetLike, resolve_target
@@ -36,7 +37,7 @@ class Problem:
         self.im = im
         self.target = resolve_target(im, target)
         self._sources = {name: feature_operations(im, name) for name in im.input_operations}
-        self._inputs = self._arrays(x)
+        self._inputs = self._checked(x)
         self.x = self._features(self._inputs)
         self.baseline = self._baseline(baseline)
         self._weights = self.target.weights(im[self.target.operation].size)
@@ -75,8 +76,7 @@ class Problem:
 
     def gradients(self, features: Features) -> Features:
         """Return the score's gradients by name of input or embedding, `(batch, …)` float64."""
-        gradients = self._over_batches(self._run["gradients"], features)
-        return dict(zip(self.x, gradients, strict=True))
+        return dict(zip(self.x, self._over_batches(self._run["gradients"], features), strict=True))
 
     def multipliers(self, rescaled: Callable[..., Any], baselines: Features) -> Features:
         """Return the multipliers of features against each of some baselines, float64.
@@ -150,11 +150,9 @@ class Problem:
             return {n: v[0] for n, v in found.items()} if isinstance(found, dict) else found[0]
         by_input = {}
         for name, sources in self._sources.items():
-            count = len(baselines[sources[0]])
-            total = np.zeros((count, *self.im.input_shapes[name]))
+            total = np.zeros((len(baselines[sources[0]]), *self.im.input_shapes[name]))
             for source in sources:
-                change = self.x[source].astype(np.float64) - baselines[source]
-                part = slopes[source] * change
+                part = slopes[source] * (self.x[source].astype(np.float64) - baselines[source])
                 if isinstance(self.im[source].params, Lookup):
                     part = part.sum(axis=-1)
                 total += part if source == name else self._to_input(name, source, part)
@@ -177,9 +175,8 @@ class Problem:
                 both = zip(self.x.values(), batch, strict=True)
                 batch = [np.concatenate([np.broadcast_to(x, b.shape), b]) for x, b in both]
             tensors = [ops.convert_to_tensor(value) for value in batch]
-            result = run(self._tokens(len(batch[0])), tensors, weights)
-            results = result if isinstance(result, (list, tuple)) else [result]
-            parts.append([np.asarray(ops.convert_to_numpy(r), np.float64) for r in results])
+            found = tree.flatten(run(self._tokens(len(batch[0])), tensors, weights))
+            parts.append([np.asarray(ops.convert_to_numpy(r), np.float64) for r in found])
         return [np.concatenate(same) for same in zip(*parts, strict=True)]
 
     def _functions(self) -> dict[str, Callable[..., Any]]:
@@ -199,8 +196,7 @@ class Problem:
         def answers(ids: Any, features: Any, weights: Any) -> Any:
             return self.values(ids, features, [answer])[answer]
 
-        functions = {"scores": scores, "gradients": gradients, "answers": answers}
-        return {name: self._compiled(function) for name, function in functions.items()}
+        return {f.__name__: self._compiled(f) for f in (scores, gradients, answers)}
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of (inputs, features, weights), compiled once for any batch."""
@@ -212,51 +208,44 @@ class Problem:
 
     def _tokens(self, count: int) -> list[Any]:
         """Return the sample's inputs, repeated; only tokens and masks are read from them."""
-        return [
-            ops.convert_to_tensor(np.repeat(array[None], count, axis=0))
-            for array in self._inputs.values()
-        ]
+        return [ops.convert_to_tensor(x.repeat(count, axis=0)) for x in arrays_of(self._inputs)]
 
-    def _arrays(self, x: Any, name: str = "x") -> dict[str, np.ndarray]:
-        """Return one sample's inputs by name, checked, float32."""
+    def _checked(self, x: Any, name: str = "x") -> Any:
+        """Return one sample's inputs as a checked batch, float32."""
         if len(self.im.input_operations) == 1:
-            operation = self.im.input_operation
             if isinstance(x, Mapping) and len(x) == 1:
                 (x,) = x.values()
-            checked = check_points(x, name, self.im.input_shape).astype(np.float32)
-            return {operation: self.im.check(checked[None])[0]}
+            checked = self.im.points(x, name).astype(np.float32)
+            return self.im.check(checked[None])
         if isinstance(x, Mapping):
+            x = aligned(x, self.im.columns)
             batch: Any = {key: np.asarray(value)[None] for key, value in x.items()}
         else:
             batch = [np.asarray(value)[None] for value in x]
-        checked_inputs: Any = self.im.check(batch)
-        return {key: checked_inputs[key][0] for key in self.im.input_operations}
+        return self.im.check(batch)
 
     def features(self, batch: Any) -> Features:
         """Return the features of a checked batch: its inputs, or the embeddings of its tokens."""
         names = [source for sources in self._sources.values() for source in sources]
         return self.im.forward(batch, names)
 
-    def _features(self, inputs: Mapping[str, np.ndarray]) -> Features:
-        """Return the features of one sample, given its inputs."""
-        arrays = {name: array[None] for name, array in inputs.items()}
-        batch: Any = Inputs(arrays) if len(arrays) > 1 else next(iter(arrays.values()))
+    def _features(self, batch: Any) -> Features:
+        """Return the features of a batch of one sample, without the batch axis."""
         return {name: values[0] for name, values in self.features(batch).items()}
 
     def _baseline(self, baseline: Any) -> Features:
         """Return the features of a baseline, in any of its forms."""
-        given = baseline if isinstance(baseline, Mapping) else None
-        if given is not None and set(self.x) <= set(given):
+        if not isinstance(baseline, Mapping) and len(self.x) == 1:
+            ((name, value),) = self.x.items()
+            if name not in self.im.input_operations and np.shape(baseline) == value.shape:
+                baseline = {name: baseline}
+        if isinstance(baseline, Mapping) and set(self.x) <= set(baseline):
             return {
-                name: check_points(given[name], "baseline", value.shape).astype(np.float32)
+                name: check_points(baseline[name], "baseline", value.shape).astype(np.float32)
                 for name, value in self.x.items()
             }
-        if given is None and len(self.x) == 1:
-            ((name, value),) = self.x.items()
-            if name not in self._inputs and np.shape(baseline) == value.shape:
-                return {name: check_points(baseline, "baseline", value.shape).astype(np.float32)}
         try:
-            return self._features(self._arrays(baseline, "baseline"))
+            return self._features(self._checked(baseline, "baseline"))
         except (KeyError, TypeError) as error:
             raise InputShapeError(
                 f"baseline must have an array for each of {list(self.x)}. Received: "

@@ -72,8 +72,7 @@ def shapley_values(
         before = np.array([0.0, *shares, 0.0])
         weights = np.where(members.T, before[sizes], -before[sizes + 1])
         runs = np.repeat(members, samples, axis=0), np.tile(np.arange(samples), 2**count)
-        values = weights @ scores(*runs).reshape(2**count, samples)
-        return values.T, np.zeros(count)
+        return (weights @ scores(*runs).reshape(2**count, samples)).T, np.zeros(count)
 
     random = as_generator(rng)
     draws = max(2, _MAX_RUNS // (2 * (count + 1) * samples))

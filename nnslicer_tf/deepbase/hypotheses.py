@@ -53,9 +53,7 @@ def per_record(behaviour: Behaviour) -> Behaviour:
 def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return one hypothesis per class: 1 for its records, 0 for the others.
 
-    Args:
-        y: Labels `(records,)`, integers from 0, or one-hot rows.
-        names: The classes' names.
+    `y` are labels `(records,)`, integers from 0, or one-hot rows.
 
     Raises:
         InvalidArgumentError: if a record has no label, or a label no name of its own.

@@ -222,16 +222,14 @@ def _blocks(samples: Samples, size: int, shuffled: bool) -> Iterator[tuple[np.nd
 
 
 def best_units(frame: pd.DataFrame, count: int = 3, measure: str = "correlation") -> pd.DataFrame:
-    """Return, for each model and hypothesis, the units with the largest |score|.
+    """Return, for each model and hypothesis, the `count` units with the largest |score|.
 
-    Args:
-        frame: The result of `inspect`.
-        count: Units per hypothesis.
-        measure: A measure with a score for every unit.
+    `frame` is the result of `inspect`; `measure` must have a score for every unit.
 
     Raises:
-        InvalidArgumentError: if the frame has no such scores.
+        InvalidArgumentError: if the frame has no such scores, or the count is not 1 or more.
     """
+    check_count("count", count)
     scores = unit_scores(frame, measure)
     order = scores["score"].abs().sort_values(ascending=False, kind="stable").index
     best = scores.loc[order].groupby(["model", "hypothesis"], sort=False).head(count)
@@ -240,6 +238,8 @@ def best_units(frame: pd.DataFrame, count: int = 3, measure: str = "correlation"
 
 def unit_scores(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Return the rows of a frame with a measure's scores of single units."""
+    if not {"model", "hypothesis", "measure", "unit", "score"} <= set(frame):
+        raise InvalidArgumentError(f"frame must be a result of inspect. It has: {list(frame)}")
     check_name("measure", measure, frame["measure"].unique())
     scores = frame[(frame["measure"] == measure) & frame["unit"].notna()]
     if scores.empty:

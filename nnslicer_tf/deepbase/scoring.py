@@ -112,8 +112,7 @@ class Task:
         for measure, values, errors in parts:
             # One row for several units, or beside weights, is the score of the whole group.
             many = len(self.indices) > 1 or weights is not None
-            is_whole = values is score and len(score) == 1 and many
-            units = [pd.NA] if is_whole else self.indices
+            units = [pd.NA] if values is score and len(score) == 1 and many else self.indices
             columns = {
                 "model": self.model,
                 "group": self.group,

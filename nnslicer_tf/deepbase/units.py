@@ -58,10 +58,8 @@ def find_groups(
     groups: list[UnitGroup] = []
     for choice in [units] if isinstance(units, (str, Units)) else units:
         chosen = Units(choice) if isinstance(choice, str) else choice
-        is_pattern = "*" in chosen.pattern or "?" in chosen.pattern
-        names = [o.name for o in im.operations if fnmatchcase(o.name, chosen.pattern)]
-        operations = [im[name] for name in names]
-        if is_pattern:
+        operations = [o for o in im.operations if fnmatchcase(o.name, chosen.pattern)]
+        if "*" in chosen.pattern or "?" in chosen.pattern:
             operations = [o for o in operations if o.kind not in ("input", "routing", "mask")]
         if not operations:
             known = (operation.name for operation in im.operations)
@@ -84,8 +82,7 @@ def find_groups(
     if not groups:
         raise InvalidArgumentError("There are no units to inspect.")
     names = [group.name for group in groups]
-    if len(set(names)) < len(names):
-        repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidArgumentError(
             f"Groups of units must have different names. Received: {repeated} more than once. "
             "Name them: Units(pattern, indices, name)."

@@ -112,9 +112,8 @@ def to_keras(nnet: NNet, dtype: str = "float32") -> keras.Model:
     x = inputs = keras.Input((len(nnet.minima),), dtype=dtype, name="input")
     scale, offset = 1 / ranges[:-1], -means[:-1] / ranges[:-1]
     x = layers.Rescaling(scale.tolist(), offset.tolist(), dtype=dtype, name="normalise")(x)
-    last = len(nnet.weights) - 1
     for i, (weights, biases) in enumerate(zip(nnet.weights, nnet.biases, strict=True)):
-        activation = "relu" if i < last else None
+        activation = "relu" if i < len(nnet.weights) - 1 else None
         dense = layers.Dense(len(biases), activation, dtype=dtype, name=f"dense{i + 1}")
         x = dense(x)
         dense.set_weights([weights.T, biases])

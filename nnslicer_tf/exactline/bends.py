@@ -25,13 +25,12 @@ class Bends(NamedTuple):
     taps: int  # number of values over which each maximum is taken
     floors: np.ndarray  # (floors,) float64 constants; -inf for a maximum without a constant
 
-    def crossings(self, window: Curve) -> tuple[np.ndarray, np.ndarray]:
+    def crossings(self, window: Curve) -> _Crossings:
         """Return the bends on lines, as arguments of `Curve.insert`."""
         inside = np.ones((len(window.ratio) - 1, 1), bool)
         inside[window.start[1:-1] - 1] = False  # between the rows of two segments
         find = self._passed_knots if self.taps == 1 else self._changed_maxima
-        none = np.empty(0, np.int64), np.empty(0)
-        found = [none, *find(window.values, inside)]
+        found = [(np.empty(0, np.int64), np.empty(0)), *find(window.values, inside)]
         left, alpha = (np.concatenate(parts) for parts in zip(*found, strict=True))
         order = np.lexsort((alpha, left))
         return _kernels.distinct(left[order], alpha[order], window.ratio, TOLERANCE)
@@ -99,8 +98,7 @@ class GradientTransformer(BendingTransformer):
         """Return the output's curve on one line, and its slopes in the values of the window."""
         window = self.window(*inputs)
         window = window.insert(*self.bends.crossings(window))
-        following = np.append(window.values[1:], window.values[-1:], axis=0)
-        middles = (window.values + following) / 2
+        middles = (window.values + np.append(window.values[1:], window.values[-1:], axis=0)) / 2
         last = window.start[1:] - 1  # nothing of the position follows
         middles[last] = middles[last - 1]
         slopes = Steps(window.start, window.ratio, self.slopes(window.with_values(middles)))
@@ -127,8 +125,7 @@ def is_largest_tap(values: np.ndarray, taps: int, floor: float) -> np.ndarray:
     by_tap = values.reshape(len(values), taps, -1)
     chosen = by_tap.argmax(axis=1)[:, None]
     out = np.zeros(by_tap.shape)
-    above = np.take_along_axis(by_tap, chosen, axis=1) > floor
-    np.put_along_axis(out, chosen, above.astype(np.float64), axis=1)
+    np.put_along_axis(out, chosen, np.take_along_axis(by_tap, chosen, axis=1) > floor, axis=1)
     return out.reshape(values.shape)
 
 

@@ -88,10 +88,8 @@ class Curve(NamedTuple):
         if positions == 1:
             return whole
         rows = len(whole.ratio)
-        start = whole.start[:-1] + rows * np.arange(positions)[:, None]
-        by_position = whole.values.reshape(rows, positions, channels).swapaxes(0, 1)
-        values = np.ascontiguousarray(by_position).reshape(-1, channels)
-        start = np.append(start, rows * positions)
+        start = np.append(whole.start[:-1] + rows * np.arange(positions)[:, None], rows * positions)
+        values = whole.values.reshape(-1, positions, channels).swapaxes(0, 1).reshape(-1, channels)
         return Curve(self.lines, start, np.tile(whole.ratio, positions), values)
 
     def line(self, index: int) -> "Curve":
@@ -138,12 +136,9 @@ class CommonRows:
         self._taps = taps
         self.lines = curves[0].lines
         # All curves together, with consecutive positions.
-        rows = np.cumsum([0, *(len(curve.ratio) for curve in curves)])
-        begins = [curve.start[:-1] + row for curve, row in zip(curves, rows, strict=False)]
-        start = np.concatenate([*begins, rows[-1:]])
+        start = np.append(0, np.cumsum(np.concatenate([np.diff(curve.start) for curve in curves])))
         ratio = np.concatenate([curve.ratio for curve in curves])
-        first = np.cumsum([0, *(curve.positions for curve in curves)])
-        tables = zip(taps, first, strict=False)
+        tables = zip(taps, np.cumsum([0, *(curve.positions for curve in curves)]), strict=False)
         shifted = [np.where(table >= 0, table + position, -1) for table, position in tables]
         joined = np.hstack(shifted, dtype=np.int32, casting="unsafe")
         self.start, self.ratio = _kernels.common_rows(start, ratio, joined, self.lines, TOLERANCE)

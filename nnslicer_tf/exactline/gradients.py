@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import check_points, check_target
+from nnslicer_tf._checks import check_target
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.attributions import TargetLike
 from nnslicer_tf.attributions.problem import Problem
@@ -33,22 +33,19 @@ from nnslicer_tf.instrument.model import ModelLike
 class Attributor:
     """Computes integrated gradients of a model, with its current weights.
 
-    Args:
-        im: An instrumented or Keras model.
-        batch_size: Number of gradients to compute at a time.
+    `batch_size` is the number of gradients to compute at a time.
     """
 
     def __init__(self, im: ModelLike, batch_size: int = 64) -> None:
         self._im = im = instrumented(im)
         self._batch_size = batch_size
-        graph = im.graph
-        logits, source = im.logit_operation, im.input_operation
+        logits = im.logit_operation
 
         def chosen(values: dict[str, Any], target: Any) -> Any:
             flat = keras.ops.reshape(values[logits], (-1, im[logits].size))
             return keras.ops.sum(flat * keras.ops.one_hot(target, flat.shape[1], dtype="float64"))
 
-        self._gradients = gradient_function(graph, chosen, [logits], [source])
+        self._gradients = gradient_function(im.graph, chosen, [logits], [im.input_operation])
 
     @property
     def walker(self) -> LineWalker:
@@ -76,24 +73,23 @@ class Attributor:
         """Return a logit's gradients at inputs `(n, *input shape)`, float64."""
         x, size = np.asarray(x, np.float64), self._batch_size
         batches = np.split(x, range(size, len(x), size))
-        targets = [np.full(len(batch), target, np.int32) for batch in batches]
-        pairs = zip(batches, targets, strict=True)
-        return np.concatenate([self._gradients(*pair)[0] for pair in pairs])
+        targets = (np.full(len(batch), target, np.int32) for batch in batches)
+        return np.concatenate([g for (g,) in map(self._gradients, batches, targets)])
 
     def _walked(
         self, x: np.ndarray, baseline: np.ndarray, target: int, max_parts: int | None = None
     ) -> tuple[LinearPartition, LineTrace | None]:
         """Return the partition of the line, and its trace if all transformers can pull."""
         check_target(target, self._im[self._im.logit_operation].size)
-        shape, walker = self._im.input_shape, self.walker
-        x, baseline = check_points(x, "x", shape), check_points(baseline, "baseline", shape)
+        walker = self.walker
+        x, baseline = self._im.points(x), self._im.points(baseline, "baseline")
         if walker.can_trace:
             return walker.traced(baseline, x, max_parts)
         return walker.line(baseline, x, max_parts), None
 
     def _part_by_part(self, partition: LinearPartition, target: int) -> "PathGradients":
-        gradients = self.gradients(partition.at(partition.midpoints), target)
-        values = gradients.reshape(len(partition), -1)
+        values = self.gradients(partition.at(partition.midpoints), target)
+        values = values.reshape(len(partition), -1)
         values = np.append(values, values[-1:], axis=0)
         steps = Steps(np.array([0, len(values)]), partition.ratios, values)
         return PathGradients(partition, target, steps)

@@ -87,14 +87,12 @@ class Mesh(NamedTuple):
         start = np.concatenate([[0], np.cumsum(lengths)])
         corners = np.repeat(self.start[faces] - start[:-1], lengths) + np.arange(start[-1])
         used, loop = np.unique(self.loop[corners], return_inverse=True)
-        edge_keys = self.edge_keys[corners]
-        return Mesh(self.places[used], self.keys[used], start, loop, edge_keys), used
+        return Mesh(self.places[used], self.keys[used], start, loop, self.edge_keys[corners]), used
 
     def halves(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the faces on either side of the middle of the longer axis."""
         middles = self.middles()
-        axis = np.argmax(np.ptp(middles, axis=0))
-        order = np.argsort(middles[:, axis], kind="stable")
+        order = np.argsort(middles[:, np.argmax(np.ptp(middles, axis=0))], kind="stable")
         half = len(order) // 2
         return np.sort(order[:half]), np.sort(order[half:])
 
@@ -140,8 +138,7 @@ class Search(NamedTuple):
     def bending(self, mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
         """Return the faces, and the number of a waiting group that bends there, by group."""
         values, floors = self.values.values, self.floors[self.waiting]
-        largest = largest_tap(values, self.taps)[:, self.waiting]
-        least = np.maximum(largest, floors) - self.tolerance
+        least = np.maximum(largest_tap(values, self.taps)[:, self.waiting], floors) - self.tolerance
         kind = np.uint8 if self.taps < 8 else np.uint64
         winners = (floors >= least).astype(kind) << kind(self.taps)
         for tap in range(self.taps):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import as_array, check_points, counted, is_int
+from nnslicer_tf._checks import as_array, counted, is_int
 from nnslicer_tf._files import Archive, Saved
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -64,10 +64,10 @@ def scores_of(outputs: np.ndarray, lowest: bool, most: int | None = None) -> np.
 
 def check_ratios(ratios: np.ndarray) -> np.ndarray:
     """Return ratios as float64 `(n,)`; raise InvalidArgumentError if one is not in [0, 1]."""
-    ratios = check_points(np.ravel(as_array(ratios)), "ratios", (), 1)
-    if not ((ratios >= 0) & (ratios <= 1)).all():
+    ratios = np.ravel(as_array(ratios))
+    if ratios.dtype.kind not in "biuf" or not ((ratios >= 0) & (ratios <= 1)).all():
         raise InvalidArgumentError(f"Ratios must be in [0, 1]. Received: {ratios}")
-    return ratios
+    return ratios.astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -202,10 +202,8 @@ class LinearPartition(Saved, ShownAsTable):
     def classify(self, lowest: bool = False) -> Regions:
         """Divide the segment into regions of one class each, at the exact boundaries.
 
-        With a single output the classes are 0 (negative) and 1 (positive).
-
-        Args:
-            lowest: Whether the lowest output wins, instead of the highest.
+        With a single output the classes are 0 (negative) and 1 (positive). With `lowest`, the
+        lowest output wins, instead of the highest.
 
         Raises:
             InvalidArgumentError: if the output is not a vector.
@@ -221,10 +219,7 @@ class LinearPartition(Saved, ShownAsTable):
     def margin(self, label: int | None = None) -> Margin:
         """Return the exact smallest difference between a class's logit and the largest other one.
 
-        It is negative if another class wins somewhere.
-
-        Args:
-            label: The class; by default that of the start.
+        It is negative if another class wins somewhere. The class is by default that of the start.
 
         Raises:
             InvalidArgumentError: if there is no such class, or the output is not a vector.

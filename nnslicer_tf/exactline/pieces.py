@@ -1,8 +1,8 @@
 """Work that splits into further pieces while it runs, on several threads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from nnslicer_tf._environment import available_cores
 
@@ -19,6 +19,11 @@ class Piece(Protocol):
 
 
 P = TypeVar("P", bound=Piece)
+
+
+def longest(parts: Mapping[str, Any]) -> Any:
+    """Return the one of several `Curve`s or `Steps` that has the most rows for each position."""
+    return max(parts.values(), key=lambda part: len(part.ratio) / part.positions)
 
 
 def run_splitting(first: P, advance: Callable[[P], bool], workers: int) -> None:

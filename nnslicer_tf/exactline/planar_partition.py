@@ -216,9 +216,8 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
 
     def outputs(self, places: np.ndarray) -> np.ndarray:
         """Return the exact logits at coordinates `(n, 2)` in the polygon: `(n, *output shape)`."""
-        regions = self.locate(places)
         # In the coordinates of the region's largest triangle, so that rounding errors do not grow.
-        first, second, third = self._triangles[:, regions]
+        first, second, third = self._triangles[:, self.locate(places)]
         axes = self.vertices[[second, third]] - self.vertices[first]  # (2, n, 2)
         steps = np.linalg.pinv(axes.transpose(1, 2, 0)) @ (places - self.vertices[first])[..., None]
         base, *ends = self.values.reshape(len(self.values), -1)[[first, second, third]]
@@ -227,8 +226,7 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
 
     def integrate(self) -> np.ndarray:
         """Return the exact mean of every output over the polygon, of the output's shape."""
-        mean = self._integrals.sum(axis=0) / self.areas.sum()
-        return mean.reshape(self.values.shape[1:])
+        return (self._integrals.sum(axis=0) / self.areas.sum()).reshape(self.values.shape[1:])
 
     def margin(self, label: int | None = None) -> Margin:
         """Return a class's margin, by default the first corner's; see `LinearPartition.margin`."""
@@ -240,9 +238,8 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
     def classify(self, lowest: bool = False) -> "PlanarClasses":
         """Divide regions of up to 64 classes at boundaries; see `LinearPartition.classify`."""
         mesh, scores = divided(self.mesh, scores_of(self.values, lowest, MAX_TAPS))
-        labels = np.argmax(mesh.integrals(scores), axis=1)
         plane, faces = (self.origin, self.axes, self.corners), (mesh.start, mesh.loop)
-        return PlanarClasses(*plane, mesh.places, *faces, labels)
+        return PlanarClasses(*plane, mesh.places, *faces, np.argmax(mesh.integrals(scores), axis=1))
 
     @cached_property
     def _integrals(self) -> np.ndarray:
@@ -251,8 +248,7 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
     @cached_property
     def _triangles(self) -> np.ndarray:
         """Vertices of the largest triangle at the first corner of each region, `(3, regions)`."""
-        fans = self.mesh.fans()
-        order = np.lexsort((fans, np.repeat(np.arange(len(self)), np.diff(self.start))))
+        order = np.lexsort((self.mesh.fans(), np.repeat(np.arange(len(self)), np.diff(self.start))))
         corner = order[self.start[1:] - 1]
         return self.loop[np.stack([self.start[:-1], corner, self.mesh.following()[corner]])]
 

@@ -84,7 +84,7 @@ class PlaneWalker:
     """
 
     def __init__(self, im: ModelLike, *, workers: int = 0) -> None:
-        im = instrumented(im)
+        self._im = im = instrumented(im)
         self.program = program_of(im)
         self._workers = workers
         self._identity = {"model": im.fingerprint}
@@ -109,6 +109,7 @@ class PlaneWalker:
         """Partition one polygon; see `exact_plane`."""
         if max_regions is not None:
             check_count("max_regions", max_regions)
+        polygon = self._im.points(polygon, "polygon", 1)
         plane = Plane.through(polygon, self.program.input_shape)
         store = None
         if checkpoint is not None:
@@ -128,8 +129,7 @@ def partition(
 ) -> PlanarPartition:
     """Partition a polygon of up to `most` regions; `workers` are those of `PlaneWalker`."""
     scale = np.ptp(plane.corners, axis=0)  # the mesh is as wide as it is high
-    area = plane.total_area / scale.prod()
-    with closing(FinishedTiles(area, store, most, progress)) as finished:
+    with closing(FinishedTiles(plane.total_area / scale.prod(), store, most, progress)) as finished:
         walk_plane(program, plane, finished, scale, workers)
     mesh, outputs = finished.joined()
     values = outputs.reshape(-1, *program.output_shape)

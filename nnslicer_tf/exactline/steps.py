@@ -59,16 +59,6 @@ class Steps(NamedTuple):
         """Number of values at each position."""
         return self.values.shape[1]
 
-    @property
-    def begin(self) -> float:
-        """The first ratio."""
-        return float(self.ratio[0])
-
-    @property
-    def end(self) -> float:
-        """The last ratio."""
-        return float(self.ratio[-1])
-
     @classmethod
     def constant(cls, values: np.ndarray, begin: float, end: float) -> "Steps":
         """Return the functions with the same values `(positions, channels)` everywhere."""
@@ -80,7 +70,7 @@ class Steps(NamedTuple):
         """Return the functions with given values on consecutive ranges, in any order."""
         if len(parts) == 1:
             return parts[0]
-        parts = sorted(parts, key=lambda part: part.begin)
+        parts = sorted(parts, key=lambda part: part.ratio[0])
         columns = []
         for part in parts:
             rows = np.ones(len(part.ratio), bool)
@@ -107,7 +97,7 @@ class Steps(NamedTuple):
 
     def between(self, begin: float, end: float) -> "Steps":
         """Return the functions on the range from `begin` to `end`."""
-        if begin <= self.begin and end >= self.end:
+        if begin <= self.ratio[0] and end >= self.ratio[-1]:
             return self
         # At each position: the rows that hold in the range, and the last of them once more.
         holds = (self.ratio < end) & (np.append(self.ratio[1:], np.inf) > begin)
@@ -128,8 +118,7 @@ class Steps(NamedTuple):
         if self.positions > 1:  # at one position first
             ratio = CommonRows([self], [np.arange(self.positions, dtype=np.int32)[None]]).ratio
             values = self.at(np.append((ratio[1:] + ratio[:-1]) / 2, ratio[-1]))
-        values = values.reshape(len(ratio), positions, channels).swapaxes(0, 1)
-        values = np.ascontiguousarray(values).reshape(-1, channels)
+        values = values.reshape(-1, positions, channels).swapaxes(0, 1).reshape(-1, channels)
         return Steps(len(ratio) * np.arange(positions + 1), np.tile(ratio, positions), values)
 
     def scaled(self, table: np.ndarray) -> "Steps":

@@ -37,8 +37,7 @@ def walk_plane(
     shares = np.random.default_rng(0).dirichlet(np.ones(len(corners)), _PROBES)
     x = np.concatenate([corners, np.tensordot(shares, corners, axes=1)])
     outputs, sizes = forward(program, x)
-    if not np.isfinite(outputs).all():
-        raise _not_finite()
+    _check_finite(outputs)
 
     def advance(tile: Tile) -> bool:
         """Run one step, or part of one that cuts many faces."""
@@ -62,8 +61,7 @@ def walk_plane(
                 tile.search = Search.of(window, bending.bends, _NOISE * sizes[step.name])
                 tile.mesh = tile.mesh.with_new_edge_keys()
                 # Between old vertices, groups that do not bend there have affine outputs.
-                one = tile.search.taps == 1
-                tile.values[step.name] = window if one else bending.finish(window)
+                tile.values[step.name] = window if tile.search.taps == 1 else bending.finish(window)
         if tile.search is not None and len(tile.search.waiting):
             return True
         if tile.search is not None and bending is not None:
@@ -80,8 +78,7 @@ def walk_plane(
 
     values = {program.input: Points.of(corners)}
     mesh = Mesh.of(plane.corners / scale, np.array([0, len(corners)]), np.arange(len(corners)))
-    first = Tile("", mesh, values, program.steps, finished.whole)
-    run_splitting(first, advance, workers)
+    run_splitting(Tile("", mesh, values, program.steps, finished.whole), advance, workers)
 
 
 def forward(program: LineProgram, x: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
@@ -115,8 +112,7 @@ class Tile:
     def _limit(self) -> int:
         """Number of vertices above which the tile counts as large."""
         live = [*self.values.values(), *([] if self.search is None else [self.search.values])]
-        width = sum(points.positions * points.channels for points in live)
-        return max(FEWEST, TILE // width)
+        return max(FEWEST, TILE // sum(points.positions * points.channels for points in live))
 
     @property
     def is_large(self) -> bool:
@@ -128,8 +124,7 @@ class Tile:
     def cut(self, search: Search) -> None:
         """Cut the faces along waiting bends, as many as there is room for."""
         limit = self._limit
-        room = max(limit - len(self.mesh.keys), limit // 4)
-        new = cut(self.mesh, search, room)
+        new = cut(self.mesh, search, max(limit - len(self.mesh.keys), limit // 4))
         self.mesh, self.search = new.mesh, new.search
         if len(new.weights) or new.used is not None:
             self.values = {name: new.apply(points) for name, points in self.values.items()}
@@ -184,8 +179,7 @@ class FinishedTiles:
 
     def add(self, path: str, mesh: Mesh, outputs: np.ndarray) -> None:
         """Add a tile's faces, with outputs `(vertices, outputs)`, which must be finite."""
-        if not np.isfinite(outputs).all():
-            raise _not_finite()
+        _check_finite(outputs)
         with self._lock:
             self._bar.set_description("Plane", refresh=False)
             self._add(path, mesh, outputs)
@@ -199,12 +193,11 @@ class FinishedTiles:
         places, all_keys, starts, loops, edge_keys = zip(*meshes, strict=True)
         unsorted = np.concatenate(all_keys)
         keys, first, index = np.unique(unsorted, return_index=True, return_inverse=True)
-        begins, corners = (np.cumsum([0, *map(len, parts)]) for parts in (places, loops))
+        begins = np.cumsum([0, *map(len, places)])
         loop = np.concatenate([own + begin for own, begin in zip(loops, begins, strict=False)])
-        rows = [own[:-1] + begin for own, begin in zip(starts, corners, strict=False)]
-        start, vertices = np.concatenate([*rows, corners[-1:]]), np.concatenate(places)[first]
-        mesh = Mesh(vertices, keys, start, index[loop], np.concatenate(edge_keys))
-        return mesh, np.concatenate(outputs)[first]
+        start = np.append(0, np.cumsum(np.concatenate([*map(np.diff, starts)])))
+        vertices, values = np.concatenate(places)[first], np.concatenate(outputs)[first]
+        return Mesh(vertices, keys, start, index[loop], np.concatenate(edge_keys)), values
 
     def _check_count(self) -> None:
         if self._most is not None and self._regions > self._most:
@@ -222,15 +215,13 @@ class FinishedTiles:
         self._bar.update(min(100 * share, 100 - self._bar.n))  # but for rounding, all of 100
         self._bar.set_postfix_str(f"{counted(self._regions, 'region')}")
         self.whole.add(path)
-        while path:
-            other = path[:-1] + ("1" if path[-1] == "0" else "0")
-            if other not in self.whole:
-                break
+        while path and path[:-1] + ("1" if path[-1] == "0" else "0") in self.whole:
             path = path[:-1]
             self.whole.add(path)
 
 
-def _not_finite() -> NonFiniteActivationError:
-    return NonFiniteActivationError(
-        "The network's output on the polygon is NaN or infinite. Check the weights."
-    )
+def _check_finite(outputs: np.ndarray) -> None:
+    if not np.isfinite(outputs).all():
+        raise NonFiniteActivationError(
+            "The network's output on the polygon is NaN or infinite. Check the weights."
+        )

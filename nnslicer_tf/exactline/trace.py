@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._environment import one_thread_a_product
-from nnslicer_tf.exactline.pieces import run_splitting
+from nnslicer_tf.exactline.pieces import longest, run_splitting
 from nnslicer_tf.exactline.program import LineProgram
 from nnslicer_tf.exactline.steps import Steps
 
@@ -50,7 +50,8 @@ class LineTrace:
         def simplified(name: str, g: Steps) -> Steps:
             if name not in linear:
                 return g
-            return Steps.constant(g.integrals() / (g.end - g.begin), g.begin, g.end)
+            begin, end = g.ratio[[0, -1]]
+            return Steps.constant(g.integrals() / (end - begin), begin, end)
 
         def advance(chunk: _Chunk) -> bool:
             """Propagate the gradient of a chunk's last step to the step's inputs."""
@@ -62,7 +63,7 @@ class LineTrace:
             step = self.program.steps[chunk.steps_left]
             g = simplified(step.name, chunk.gradients.pop(step.name))
             if step.name in self.slopes:
-                slopes = self.slopes[step.name].between(g.begin, g.end)
+                slopes = self.slopes[step.name].between(g.ratio[0], g.ratio[-1])
                 window = slopes.positions, g.positions * g.channels // slopes.positions
                 g = g.regrouped(*window).times(slopes)
             transformer: Any = step.transformer
@@ -74,8 +75,7 @@ class LineTrace:
             return True
 
         output = self.program.output
-        positions, channels = self.shapes[output]
-        unit = np.zeros((positions, channels))
+        unit = np.zeros(self.shapes[output])
         unit.flat[target] = 1.0
         whole = {output: Steps.constant(unit, 0.0, 1.0)}
         with one_thread_a_product():
@@ -94,19 +94,15 @@ class _Chunk:
     def is_large(self) -> bool:
         """Whether it is unfinished, and should and can be split."""
         size = sum(g.values.size for g in self.gradients.values())
-        can_split = self.steps_left and np.diff(self._longest.start).max() > _MIN_PIECES
+        can_split = self.steps_left and np.diff(longest(self.gradients).start).max() > _MIN_PIECES
         return bool(size > CHUNK and can_split)
-
-    @property
-    def _longest(self) -> Steps:
-        return max(self.gradients.values(), key=lambda g: len(g.ratio) / g.positions)
 
     def split(self) -> tuple["_Chunk", "_Chunk"]:
         """Return two halves, cut at a ratio where the position with most pieces has one."""
-        longest = self._longest
-        position = np.argmax(np.diff(longest.start))
-        ratios = longest.ratio[longest.start[position] : longest.start[position + 1]]
+        most = longest(self.gradients)
+        position = np.argmax(np.diff(most.start))
+        ratios = most.ratio[most.start[position] : most.start[position + 1]]
         place = ratios[len(ratios) // 2]
-        before = {name: g.between(g.begin, place) for name, g in self.gradients.items()}
-        after = {name: g.between(place, g.end) for name, g in self.gradients.items()}
+        before = {name: g.between(g.ratio[0], place) for name, g in self.gradients.items()}
+        after = {name: g.between(place, g.ratio[-1]) for name, g in self.gradients.items()}
         return _Chunk(self.steps_left, before), _Chunk(self.steps_left, after)

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf._checks import check_count, check_points
+from nnslicer_tf._checks import check_count
 from nnslicer_tf._environment import one_thread_a_product, waiting
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError, TooManyRegionsError
 from nnslicer_tf.exactline._kernels import lines as _kernels
 from nnslicer_tf.exactline.bends import GradientTransformer, pulls_gradients
 from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.partition import LinearPartition
-from nnslicer_tf.exactline.pieces import run_splitting
+from nnslicer_tf.exactline.pieces import longest, run_splitting
 from nnslicer_tf.exactline.program import LineStep, program_of
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.exactline.trace import LineTrace
@@ -80,7 +80,8 @@ class LineWalker:
     """
 
     def __init__(self, im: ModelLike, *, every_crossing: bool = False, workers: int = 0) -> None:
-        self.program = program_of(instrumented(im))
+        self._im = instrumented(im)
+        self.program = program_of(self._im)
         self._every_crossing = every_crossing
         self._workers = workers
 
@@ -125,8 +126,8 @@ class LineWalker:
         self, start: np.ndarray, end: np.ndarray, batch_axes: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return valid ends of lines, `(lines, *input shape)`."""
-        start = check_points(start, "start", self.program.input_shape, batch_axes)
-        end = check_points(end, "end", self.program.input_shape, batch_axes)
+        start = self._im.points(start, "start", batch_axes)
+        end = self._im.points(end, "end", batch_axes)
         if start.shape != end.shape:
             raise InputShapeError(
                 "start and end must have the same number of points. "
@@ -151,10 +152,9 @@ class LineWalker:
         def advance(chunk: _Chunk) -> bool:
             if chunk.steps:
                 step, *chunk.steps = chunk.steps
-                result = apply(step, [chunk.curves[name] for name in step.inputs])
+                chunk.curves[step.name] = apply(step, [chunk.curves[name] for name in step.inputs])
                 for name in step.dead:
                     del chunk.curves[name]
-                chunk.curves[step.name] = result
                 return True
             outputs = chunk.curves[self.program.output]
             finished.append((chunk.first_line, outputs.ratio[0], outputs))
@@ -187,7 +187,7 @@ class LineWalker:
                     "The network's output on the line is NaN or infinite. Check the weights."
                 )
             if not self._every_crossing:
-                bends = _kernels.bends(np.array([0, len(ratio)]), ratio, values, _NOISE)
+                bends = _kernels.bends(ratio, values, _NOISE)
                 ratio, values = ratio[bends], values[bends]
             values = values.reshape(-1, *self.program.output_shape)
             partitions.append(LinearPartition(*ends, ratio, values))
@@ -207,24 +207,20 @@ class _Chunk:
         """Whether it is unfinished, should be split, and has several lines or inner points."""
         width = sum(curve.positions * curve.channels for curve in self.curves.values())
         size = sum(curve.values.size for curve in self.curves.values())
-        longest = self._longest
-        inside = longest.lines > 1 or len(longest.ratio) > 2 * longest.positions
+        most = longest(self.curves)
+        inside = most.lines > 1 or len(most.ratio) > 2 * most.positions
         return bool(self.steps) and size > max(CHUNK, FEWEST * width) and inside
-
-    @property
-    def _longest(self) -> Curve:
-        return max(self.curves.values(), key=lambda curve: len(curve.ratio) / curve.positions)
 
     def split(self) -> tuple["_Chunk", "_Chunk"]:
         """Return two halves: of the lines, or of a single line, cut at one of its points."""
-        longest = self._longest
-        if longest.lines > 1:
+        most = longest(self.curves)
+        if most.lines > 1:
             halves = {name: curve.split_lines() for name, curve in self.curves.items()}
         else:
-            ratio = longest.ratio
+            ratio = most.ratio
             inside = np.sort(ratio[(ratio > ratio[0]) & (ratio < ratio[-1])])
             place = float(inside[len(inside) // 2])
             halves = {name: curve.split_at(place) for name, curve in self.curves.items()}
         first, second = ({name: pair[i] for name, pair in halves.items()} for i in (0, 1))
-        later = self.first_line + longest.lines // 2
+        later = self.first_line + most.lines // 2
         return _Chunk(self.steps, first, self.first_line), _Chunk(self.steps, second, later)

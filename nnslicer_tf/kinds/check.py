@@ -44,19 +44,14 @@ def check_amounts(im: InstrumentedModel) -> None:
         tokens = im.graph.vocabulary(name)
         sample = random_input(rng, (2, *im[name].shape), tensor.dtype, tokens, name=name)
         inputs.append(ops.convert_to_tensor(sample.astype(np.float32)))
-    names = {name for o in checked for name in (o.name, *o.inputs)}
-    values = im.graph.run(inputs, names)
+    values = im.graph.run(inputs, {name for o in checked for name in (o.name, *o.inputs)})
     for operation in checked:
-        x: list[Any] = []
+        x: list[Any] = [values[name][:1] for name in operation.inputs]
         x0: list[Any] = []
-        kind = kind_of(operation)
+        masks_follow = kind_of(operation).one_to_one or operation.kind in ("softmax", "average")
         for place, name in enumerate(operation.inputs):
-            value = values[name]
-            is_mask = im[name].kind == "mask" or (
-                place and (kind.one_to_one or operation.kind in ("softmax", "average"))
-            )
-            x.append(value[:1])
-            x0.append(value[:1] if is_mask else value[1:])
+            is_mask = im[name].kind == "mask" or (place and masks_follow)
+            x0.append(values[name][:1] if is_mask else values[name][1:])
         y, y0 = operation.compute(*x), operation.compute(*x0)
         given = ops.convert_to_tensor(rng.normal(size=y.shape).astype(np.float32))
         parts = multipliers_of(operation, x, x0, given)

@@ -40,16 +40,12 @@ class Neurons:
 
     @classmethod
     def known(
-        cls,
-        value: np.ndarray,
-        delta: np.ndarray,
-        sign: np.ndarray,
-        factor: np.ndarray | None = None,
+        cls, value: np.ndarray, delta: np.ndarray, sign: np.ndarray, factor: np.ndarray
     ) -> "Neurons":
-        """Return neurons `(batch, *shape)` with given Δ, signs, and factor (default: the value)."""
+        """Return neurons `(batch, *shape)` with given Δ, signs, and factor."""
         neurons = cls(value, np.zeros(value.shape[1:]))
         neurons._deltas = delta, sign
-        neurons.factor = value if factor is None else factor
+        neurons.factor = factor
         return neurons
 
     def at_time(self, t: int) -> "Neurons":
@@ -158,8 +154,7 @@ class Layout:
 
     def bound(self, name: str) -> np.ndarray:
         """Return the largest |Δ| of an operation's neurons that is rounding alone."""
-        bound = self.rounding.get(name)
-        return np.zeros_like(self.mean(name)) if bound is None else self._by_neuron(bound)
+        return self._by_neuron(self.rounding.get(name, np.zeros_like(self.means[name])))
 
     def _by_neuron(self, values: np.ndarray) -> np.ndarray:
         if self.granularity == "channel":
@@ -306,11 +301,8 @@ def register_kind(
 ) -> None:
     """Register a kind of operation, or replace a registered one.
 
-    Args:
-        kind: Its `name` is the `kind` of the `Step`s that a `register_layer` function returns.
-        exclusion: Its rule in `EXCLUSION`; None leaves the table as it is.
-        at_zero: Its rule in `AT_ZERO`.
-        multipliers: Its rule in `MULTIPLIERS`.
+    Its `name` is the `kind` of the `Step`s that a `register_layer` function returns. Its rules are
+    those of `EXCLUSION`, `AT_ZERO` and `MULTIPLIERS`; None leaves the table as it is.
     """
     _KINDS[kind.name] = kind
     if exclusion is not None:

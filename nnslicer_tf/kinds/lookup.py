@@ -54,9 +54,8 @@ def _samples_at_zero(operation: Operation, g: Any, signs: list, values: Mapping)
     tokens = ops.cast(values[operation.inputs[0]], "int32")
     samples = ops.shape(tokens)[0]
     tokens = ops.reshape(tokens, (samples, -1)) + ops.arange(samples)[:, None] * rows
-    total = ops.segment_sum(
-        ops.reshape(g, (-1, channels)), ops.reshape(tokens, (-1,)), num_segments=samples * rows
-    )
+    g, tokens = ops.reshape(g, (-1, channels)), ops.reshape(tokens, (-1,))
+    total = ops.segment_sum(g, tokens, num_segments=samples * rows)
     return {operation.params.name: ops.reshape(total, (samples, 1, rows, channels))}
 
 

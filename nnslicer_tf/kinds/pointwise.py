@@ -88,8 +88,7 @@ def _merge_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -
             for other in (*operation.inputs[:k], *operation.inputs[k + 1 :]):
                 part = part * ops.sign(values[other])
         elif sign := kind_of(operation).extreme:
-            attained = sign * values[name] >= sign * values[operation.name]
-            part = part * ops.cast(attained, "float32")
+            part = part * ops.cast(sign * values[name] >= sign * values[operation.name], "float32")
         elif operation.kind == "subtract" and k:
             part = -part
         received.append(part)

@@ -50,9 +50,8 @@ def _at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list
     batch, channels = ops.shape(signs[0])[0], signs[0].shape[-1]
     g = ops.reshape(g, (batch, -1, 1, channels))
     if operation.kind == "maximum":
-        read = windows(shape, values[operation.inputs[0]], taps)
         y = ops.reshape(values[operation.name], (batch, -1, 1, channels))
-        marks = ops.cast(read >= y, "float32")
+        marks = ops.cast(windows(shape, values[operation.inputs[0]], taps) >= y, "float32")
     else:
         marks = ops.ones_like(windows(shape, signs[0], taps))
     (received,) = vector_jacobian_product(

@@ -15,7 +15,7 @@ from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import products
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import vector_jacobian_product
-from nnslicer_tf.instrument.operations import Operation, ProductSum
+from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds import rescale
 from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, register_kind
 
@@ -33,17 +33,7 @@ class Arrangement:
 
     def undo(self, part: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """Restore the original axes and shape of an arranged array."""
-        arranged = part.reshape([shape[axis] for axis in self.order])
-        return arranged.transpose(np.argsort(self.order))
-
-
-@dataclass(frozen=True, eq=False)
-class ProductTable:
-    """The arrangements that give y[group, m, n] = Σ_s a[group, m, s] · b[group, n, s]."""
-
-    a: Arrangement
-    b: Arrangement
-    y: Arrangement
+        return part.reshape([shape[axis] for axis in self.order]).transpose(np.argsort(self.order))
 
 
 def _check_granularity(operation: Operation, layout: Layout) -> None:
@@ -57,10 +47,10 @@ def _check_granularity(operation: Operation, layout: Layout) -> None:
         )
 
 
-def _product_table(operation: Operation, layout: Layout) -> ProductTable:
+def _product_table(operation: Operation, layout: Layout) -> list[Arrangement]:
+    """Return those of a, b and y by which y[group, m, n] = Σ_s a[group, m, s] · b[group, n, s]."""
     _check_granularity(operation, layout)
-    params: ProductSum = operation.params
-    inputs, y = params.equation.split("->")
+    inputs, y = operation.params.equation.split("->")
     a, b = inputs.split(",")
     common = "".join(axis for axis in y if axis in a and axis in b)
     rows = "".join(axis for axis in y if axis not in b)
@@ -75,22 +65,21 @@ def _product_table(operation: Operation, layout: Layout) -> ProductTable:
         sizes = (int(np.prod([extents[axis] for axis in part])) for part in (first, last))
         return Arrangement(order, (-1, *sizes))
 
-    return ProductTable(
-        arrangement(a, rows, summed), arrangement(b, columns, summed), arrangement(y, rows, columns)
-    )
+    parts = (a, rows, summed), (b, columns, summed), (y, rows, columns)
+    return [arrangement(*part) for part in parts]
 
 
 def _products(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    table: ProductTable = node.table
-    sides = list(zip(inputs, (table.a, table.b), strict=True))
+    *of_inputs, of_y = node.table
+    sides = list(zip(inputs, of_inputs, strict=True))
     first, second = [(order.apply(x.factor), order.apply(x.delta)) for x, order in sides]
     # Keras adds an axis of size 1 to the dot product of two vectors.
-    of_y = signs.shape[: len(table.y.order)]
+    shape = signs.shape[: len(of_y.order)]
     received = products.product_sum(
-        table.y.apply(signs.reshape(of_y)),
-        table.y.apply(output.value.reshape(of_y)),
+        of_y.apply(signs.reshape(shape)),
+        of_y.apply(output.value.reshape(shape)),
         first,
         second,
         theta,
@@ -141,8 +130,7 @@ def _softmax_at_zero(operation: Operation, g: Any, signs: list, values: Mapping)
     # 1 − y_j is the sum of the others: near 1, the difference would only be rounding.
     has_others = ops.sign(ops.sum(present, axis=axes, keepdims=True) - present)
     others = ops.sum(given, axis=axes, keepdims=True) - given
-    received = signs[0] * (given * has_others - present * others)
-    return [received, *(None for _ in signs[1:])]
+    return [signs[0] * (given * has_others - present * others), *(None for _ in signs[1:])]
 
 
 register_kind(

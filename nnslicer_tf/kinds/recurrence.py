@@ -67,8 +67,7 @@ def recurrence_node(layer: RecurrentLayer) -> Node:
 
     def node(o: Operation) -> Node:
         table = gate_table(o) if o.kind == GATE else None
-        rule = EXCLUSION.get(o.kind)
-        return Node(o.name, kind_of(o), o.inputs, o.shape, nothing, rule, table)
+        return Node(o.name, kind_of(o), o.inputs, o.shape, nothing, EXCLUSION.get(o.kind), table)
 
     cell: Any = tuple(map(node, layer.unrolled.cell))
     table = replace(layer, unrolled=replace(layer.unrolled, cell=cell))
@@ -245,8 +244,7 @@ def unwind_multipliers(
 ) -> Unwound:
     """Walk multipliers back through time, on tensors, with reference values by name."""
     walk = _TensorWalk(layer, given, values)
-    value = walk.readable(lambda name: values[name])
-    usual = walk.readable(lambda name: reference[name])
+    value, usual = (walk.readable(of_all.__getitem__) for of_all in (values, reference))
     entries = {("value", name): v for name, v in value.items()}
     entries |= {("reference", name): v for name, v in usual.items()}
 
@@ -355,8 +353,7 @@ class _TensorWalk:
 
 def _at_latest(values: Any, first: Any, present: Any) -> Any:
     """Return values, time first, at the latest time that is not padding; `first` if none is."""
-    steps = values.shape[0]
-    times = ops.arange(steps)
+    times = ops.arange(values.shape[0])
     earlier = ops.cast(times[:, None] >= times[None, :], "float32")  # (time, time read)
     places = earlier[:, :, None] * present[None] * ops.cast(times + 1, "float32")[None, :, None]
     latest = ops.cast(ops.max(places, axis=1), "int32")  # 0: none

@@ -63,14 +63,12 @@ def largest(operation: Operation, inputs: list, reference: list, multipliers: An
     """Assign the change of a maximum, or of a minimum, to elements that attain it."""
     y, y0 = operation.compute(*inputs), operation.compute(*reference)
     most = ops.minimum(y, y0) if kind_of(operation).extreme < 0 else ops.maximum(y, y0)
-    gained: Sequence[Any]
-    lost: Sequence[Any]
-    if isinstance(operation.params, Pooling) and len(operation.params.taps) == 1:
-        gained = [_to_first(inputs[0], multipliers * (most - y0))]
-        lost = [_to_first(reference[0], multipliers * (y - most))]
-    else:
+    if not isinstance(operation.params, Pooling) or len(operation.params.taps) > 1:
         gained = vector_jacobian_product(operation.compute, inputs, multipliers * (most - y0))
         lost = vector_jacobian_product(operation.compute, reference, multipliers * (y - most))
+    else:
+        gained = [_to_first(inputs[0], multipliers * (most - y0))]
+        lost = [_to_first(reference[0], multipliers * (y - most))]
     parts = []
     for x, x0, up, down in zip(inputs, reference, gained, lost, strict=True):
         change = x - x0
@@ -81,8 +79,7 @@ def largest(operation: Operation, inputs: list, reference: list, multipliers: An
 
 def _to_first(x: Any, values: Any) -> Any:
     """Return values at each channel's first largest element only; a gradient would divide them."""
-    by_position = ops.reshape(x, (ops.shape(x)[0], -1, x.shape[-1]))
-    which = ops.argmax(by_position, axis=1)
+    which = ops.argmax(ops.reshape(x, (ops.shape(x)[0], -1, x.shape[-1])), axis=1)
     marks = ops.one_hot(which, int(np.prod(x.shape[1:-1])), axis=1, dtype=x.dtype)
     return ops.reshape(marks * ops.reshape(values, (-1, 1, x.shape[-1])), ops.shape(x))
 
@@ -132,8 +129,7 @@ def softmax(operation: Operation, inputs: list, reference: list, multipliers: An
 def scale(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
     """Return multipliers of a scale: affine, by the sample's own statistics, or one to one."""
     if isinstance(operation.params, Statistics):
-        params = operation.params
-        return [normalised(params, inputs[0], reference[0], multipliers)]
+        return [normalised(operation.params, inputs[0], reference[0], multipliers)]
     if operation.params is None:
         return quotient(operation, inputs, reference, multipliers)
     return midpoint(operation, inputs, reference, multipliers)

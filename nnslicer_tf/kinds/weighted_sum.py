@@ -207,13 +207,12 @@ def expand_gate(
         inputs, table.reads, to_inputs, of_kernels, strict=True
     ):
         # Add up what the taps received, at the positions that they read.
-        shape_of_input = x.value.shape
-        by_position = (batch, int(np.prod(shape_of_input[1:-1])) + 1, shape_of_input[-1])
-        total = np.zeros(by_position, received.dtype)
-        by_tap = to_input.reshape(batch, positions, -1, shape_of_input[-1])
+        extents = x.value.shape
+        total = np.zeros((batch, int(np.prod(extents[1:-1])) + 1, extents[-1]), received.dtype)
+        by_tap = to_input.reshape(batch, positions, -1, extents[-1])
         for k, places in enumerate(read.taps.T):  # no two outputs read a position with one tap
             total[:, places] += by_tap[:, :, k]
-        parts.append(total[:, :-1].reshape(shape_of_input))
+        parts.append(total[:, :-1].reshape(extents))
         # Put the gate's columns into the kernel.
         samples, outputs, width = of_kernel.shape
         taps = read.taps.shape[1]
@@ -235,8 +234,7 @@ def gate_at_zero(
     """Return the CONTRIB of a gate's inputs, given `signs_of_gate`; see `_at_zero`."""
     received = []
     for part, x, w in zip(operation.params.weights, signs, weights, strict=True):
-        apply = part.kernel.apply
-        (given,) = vector_jacobian_product(lambda v, a=apply, w=w: a(v, w), [x], g)
+        (given,) = vector_jacobian_product(lambda v, a=part.kernel.apply, w=w: a(v, w), [x], g)
         received.append(x * given)
     return received
 

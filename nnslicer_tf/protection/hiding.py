@@ -45,12 +45,8 @@ def hide(
     """Return a copy of the model with new random values for the hidden weights.
 
     The attacker gets this model, an ordinary Keras model. The layers' initializers draw the new
-    values; all other weights are equal.
-
-    Args:
-        model: The model to protect.
-        hidden: Kernel name → bool array of the kernel's shape, as from `select`.
-        rng: Draws the weights.
+    values; all other weights are equal. `hidden` maps names of kernels to bool arrays of their
+    shapes, as from `select`.
 
     Raises:
         InvalidArgumentError: if there is no such kernel, or its shape is different.
@@ -69,8 +65,7 @@ def hide(
         if initializer is None or "seed" not in initializer.get_config():  # not a random one
             initializer = keras.initializers.GlorotUniform(seed)
         else:
-            config = {**initializer.get_config(), "seed": seed}
-            initializer = type(initializer).from_config(config)
+            initializer = type(initializer).from_config({**initializer.get_config(), "seed": seed})
         fresh = keras.ops.convert_to_numpy(initializer(kernel.shape))
         kernel.variable().assign(np.where(mask, fresh, kernel.kernel()))
     return copy

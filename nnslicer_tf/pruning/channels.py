@@ -35,15 +35,13 @@ def is_reader(operation: Operation) -> bool:
 def mixes_channels(operation: Operation) -> bool:
     """Whether an output channel depends on other input channels; false for weighted sums."""
     params = operation.params
-    if operation.kind == "mask":
+    if operation.kind == "mask" or isinstance(params, Lookup):  # a lookup's input has no channels
         return True
     if operation.kind == "elementwise":
         return isinstance(params, Elementwise) and bool(params.mixes)
     if operation.kind == "scale":
         # A normalisation by statistics of the sample itself is not an affine map.
         return not isinstance(params, Affine)
-    if isinstance(params, Lookup):  # its input has no channels
-        return True
     kind = kind_of(operation)
     passes = kind.reach != "any" or kind.moves or operation.kind == "input"
     return not passes and not isinstance(params, Synapses)

@@ -19,13 +19,12 @@ _WARM_UP = 5
 
 
 class Costs:
-    """The costs of a model for one sample, measured when read; latency is a median of `runs`."""
+    """The costs of a model for one sample, measured when read; latency is a median of 50 runs."""
 
-    def __init__(self, model: ModelLike, sample: np.ndarray, runs: int = 50) -> None:
+    def __init__(self, model: ModelLike, sample: np.ndarray) -> None:
         self._given = model
         self._model = model.model if isinstance(model, InstrumentedModel) else model
         self._batch = np.asarray(sample, np.float32)[None]
-        self._runs = runs
 
     @property
     def parameters(self) -> int:
@@ -50,14 +49,14 @@ class Costs:
     def keras_ms(self) -> float:
         """Median latency of a compiled Keras call with one sample, in milliseconds."""
         call = partial(self._model.predict_on_batch, self._batch)
-        return float(np.median(_milliseconds(call, self._runs)))
+        return float(np.median(_milliseconds(call)))
 
     @cached_property
     def litert_ms(self) -> float:
         """Median latency in LiteRT, in milliseconds; NaN if TensorFlow cannot convert the model."""
         if not self._litert:
             return float("nan")
-        return float(np.median(litert_latencies(self._litert, self._batch[0], self._runs)))
+        return float(np.median(litert_latencies(self._litert, self._batch[0])))
 
     @property
     def file_bytes(self) -> int:
@@ -82,6 +81,6 @@ def litert_latencies(file: bytes, sample: np.ndarray, runs: int = 50) -> np.ndar
 
 
 @without_retracing_warnings()
-def _milliseconds(call: Callable[[], object], runs: int) -> np.ndarray:
+def _milliseconds(call: Callable[[], object], runs: int = 50) -> np.ndarray:
     timeit.repeat(call, number=1, repeat=_WARM_UP)
     return 1e3 * np.array(timeit.repeat(call, number=1, repeat=runs))

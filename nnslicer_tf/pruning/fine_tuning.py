@@ -147,8 +147,7 @@ def imitate(
             share = generator.uniform(0, 0.5, (len(batch), *[1] * (batch.ndim - 1)))
             share = share.astype(batch.dtype)
             batch = (1 - share) * batch + share * batch[generator.permutation(len(batch))]
-        losses = model.train_on_batch(batch, teacher.predict_on_batch(batch))
-        return float(np.ravel(losses)[0])
+        return float(np.ravel(model.train_on_batch(batch, teacher.predict_on_batch(batch)))[0])
 
     batch, options = min(batch_size, len(x)), {"drop_last": True, "progress": progress}
     train_epochs(step, len(x), epochs, batch, generator, **options)

@@ -65,12 +65,9 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
     end in a vector of logits, or an activation of it.
     """
     im = graph.im
-    widths = [(o.shape or (1,))[-1] for o in im.operations]  # a scalar is one channel
-    ends = np.cumsum(widths)
-    numbers = {
-        o.name: np.arange(end - width, end)
-        for o, width, end in zip(im.operations, widths, ends, strict=True)
-    }
+    ends = np.cumsum([(o.shape or (1,))[-1] for o in im.operations])  # a scalar is one channel
+    parts = np.split(np.arange(ends[-1]), ends[:-1])
+    numbers = {o.name: part for o, part in zip(im.operations, parts, strict=True)}
     fixed = np.zeros(int(ends[-1]), bool)
     none = np.zeros(0, int)
     links: list[tuple[np.ndarray, np.ndarray]] = [(none, none)]
@@ -97,14 +94,13 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
                 fixed[inputs[0] if heads is not None else outputs] = True
             continue
         # Output channels belong to the input channels that they are computed from.
-        same_size = [n for n in inputs if len(n) == len(outputs)]
         if operation.kind == "routing":
             channels, sources = graph.sources[operation.name]
             links.append((outputs[channels], np.concatenate(inputs)[sources]))
         elif operation.kind == "weighted_sum" and not is_reader(operation):
             links.append((outputs, np.repeat(inputs[0], len(outputs) // len(inputs[0]))))
         elif not is_reader(operation):
-            links += [(outputs, n) for n in same_size]
+            links += [(outputs, n) for n in inputs if len(n) == len(outputs)]
         # Some layers cannot be rebuilt, and some channels are broadcast to several.
         if operation.name not in free:
             if not inputs or own_layer(im, operation) or not _adapts(operation, graph):

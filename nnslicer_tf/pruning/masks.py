@@ -63,20 +63,17 @@ class WeightMask(keras.constraints.Constraint):
     def from_config(cls, config: dict[str, Any]) -> "WeightMask":
         """Create the constraint from its config."""
         bits = np.frombuffer(base64.b64decode(config["bits"]), np.uint8)
-        count = int(np.prod(config["shape"]))
-        mask = np.unpackbits(bits, count=count).reshape(config["shape"])
+        mask = np.unpackbits(bits, count=int(np.prod(config["shape"]))).reshape(config["shape"])
         return cls(mask, keras.constraints.get(config.get("other")))
 
     def __repr__(self) -> str:
-        kept = np.count_nonzero(self.mask)
-        return f"WeightMask({kept:,} of {self.mask.size:,} weights kept)"
+        return f"WeightMask({np.count_nonzero(self.mask):,} of {self.mask.size:,} weights kept)"
 
 
 def masks(model: ModelLike) -> dict[str, np.ndarray]:
     """Return a model's masks: kernel name → bool array of the kernel's shape, false if pruned.
 
-    Args:
-        model: A model from `prune`, `apply_masks` or `compact`, or one loaded from its file.
+    They are in models from `prune`, `apply_masks` or `compact`, also if loaded from their files.
     """
     im = instrumented(model)
     constraints = {name: getattr(k.variable(), "constraint", 0) for name, k in im.kernels.items()}
@@ -145,8 +142,7 @@ def masked_copy(
         mask = masks[id(variable)] = mask & masks.get(id(variable), before)
         values[id(variable)] = np.where(mask, keras.ops.convert_to_numpy(variable), 0)
         if slot is not None:
-            config = serialized(mask, getattr(layer, slot, None))
-            configs.setdefault(id(layer), {})[slot] = config
+            configs.setdefault(id(layer), {})[slot] = serialized(mask, getattr(layer, slot, None))
     if means is not None:
         keep = {name: masks[id(im.kernels[name].variable())] for name in keep}
         return with_constants(im, keep, means, configs)

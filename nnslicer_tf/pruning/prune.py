@@ -13,6 +13,7 @@ from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import rebuild
 from nnslicer_tf.instrument.data import Samples
 from nnslicer_tf.pruning.masks import masked_copy
+from nnslicer_tf.pruning.rankers import check_scores
 from nnslicer_tf.slicing import Profile
 
 Ratio = float | Mapping[str, float]
@@ -54,11 +55,7 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
 
     Arguments and errors are those of `prune`.
     """
-    if not isinstance(scores, Mapping):
-        raise InvalidArgumentError(
-            "scores must map the names of kernels to arrays, as pruning.scores returns them. "
-            f"Received: {type(scores).__name__}"
-        )
+    scores = check_scores(scores)
     ratios = ratio if isinstance(ratio, Mapping) else dict.fromkeys(scores, ratio)
     for value in ratios.values():
         check_number("ratio", value, "[0, 1)")
@@ -69,8 +66,6 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
                 f"Kernel {name!r} has scores but no ratio; add one. There are ratios for: "
                 f"{', '.join(ratios)}."
             )
-        if np.isnan(score).any():
-            raise InvalidArgumentError(f"The scores of kernel '{name}' contain NaN.")
         keep[name] = ~smallest(np.abs(score), _count(ratios[name], np.size(score)))
     return keep
 
@@ -78,18 +73,15 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
 def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, float]:
     """Return each kernel's ratio, for `prune`, if the smallest scores are pruned globally.
 
-    A kernel keeps at least one synapse. Raises InvalidArgumentError if the ratio is out of range.
-
-    Args:
-        scores: Kernel name → scores, comparable between kernels.
-        ratio: Share of all the model's synapses to prune, 0 ≤ ratio < 1.
+    `scores` must be comparable between kernels, each of which keeps at least one synapse. `ratio`
+    is the share of all the model's synapses to prune, 0 ≤ ratio < 1, else InvalidArgumentError.
     """
     check_number("ratio", ratio, "[0, 1)")
+    scores = check_scores(scores)
     sizes = [np.size(score) for score in scores.values()]
-    kernel_of = np.repeat(np.arange(len(sizes)), sizes)
     magnitudes = np.concatenate([np.abs(score).ravel() for score in scores.values()])
     pruned = smallest(magnitudes, _count(ratio, len(magnitudes)))
-    counts = np.bincount(kernel_of[pruned], minlength=len(sizes))
+    counts = np.bincount(np.repeat(np.arange(len(sizes)), sizes)[pruned], minlength=len(sizes))
     return {
         name: min(count, size - 1) / size
         for name, count, size in zip(scores, counts, sizes, strict=True)

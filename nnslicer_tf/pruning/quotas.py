@@ -33,7 +33,7 @@ def unit_scores(im: InstrumentedModel, groups: ChannelGroups, scores: Scores) ->
 
     seen = set()
     for operation in im.operations:
-        for source, weights in gate_reads(operation) if is_removable(operation) else ():
+        for source, weights in gate_reads(operation):
             matrix = np.abs(weights.columns(np.asarray(scores[weights.kernel.name], float)))
             add(operation.name, matrix.sum(axis=0))
             add(source, matrix.sum(axis=1))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._checks import as_generator, check_name
+from nnslicer_tf._checks import as_array, as_generator, check_name
 from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
@@ -79,9 +79,7 @@ class ClassRanker(Ranker):
         if im.classes.is_number:
             return {target: self.class_scores(im, x, target) for target in targets}
         y = im.classes.truth(y, len(x))
-        right: Any = True
-        if self.correct_only:
-            right = im.classes.from_logits(im.logits(x)) == y
+        right: Any = im.classes.from_logits(im.logits(x)) == y if self.correct_only else True
         scores = {}
         for target in targets:  # a map belongs to all classes that it shows
             rows = (right & (y == target)).reshape(len(x), -1).any(axis=1)
@@ -151,8 +149,7 @@ class NNSlicerRanker(ClassRanker):
 
     @property
     def _readings(self) -> dict[str, str]:
-        readings = {"relative_to": self.relative_to, "rectify": self.rectify}
-        return readings | {"contribution": self.contribution}
+        return {name: getattr(self, name) for name in ("relative_to", "rectify", "contribution")}
 
     def by_class(
         self, im: InstrumentedModel, x: np.ndarray, y: np.ndarray, classes: Classes = None
@@ -173,23 +170,18 @@ class NNSlicerRanker(ClassRanker):
             options: Any = {"workers": self.workers, "progress": self.progress, **self._readings}
             self._slicers[key] = Slicer(im, profile, self.theta, self.granularity, **options)
         slicer = self._slicers[key]
-        neurons, sign = im.classes.neurons(target)
+        kind = im.classes
+        neurons, sign = kind.neurons(target)
         outputs: Any = {im.logit_operation: neurons.tolist()}
-        is_vector = len(im.outputs) == 1 and len(neurons) == 1 and not im.classes.is_number
-        if (
-            is_vector
-            and not im.classes.is_binary
-            and (im.classes.from_logits(im.logits(x)) == target).all()
-        ):
+        is_vector = len(im.outputs) == len(neurons) == 1 and not (kind.is_number or kind.is_binary)
+        if is_vector and (kind.from_logits(im.logits(x)) == target).all():
             outputs = PREDICTED  # the same slices, whose walk is compiled once for all classes
         if self.collect == "netted":
             synapses = slicer.slice(x, outputs=outputs).synapses
             return {name: sign * values for name, values in synapses.items()}
-        reduce = _REDUCTIONS[self.collect]
         totals = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
-        what = f"Slices of class {target}"
-        with progress_bar(what, len(x), self.progress) as bar:
-            for part in slicer.iterate(x, outputs=outputs, reduce=reduce):
+        with progress_bar(f"Slices of class {target}", len(x), self.progress) as bar:
+            for part in slicer.iterate(x, outputs=outputs, reduce=_REDUCTIONS[self.collect]):
                 for name, values in part.reduced.items():
                     totals[name] += values
                 bar.update(len(part.predicted))
@@ -270,19 +262,34 @@ def times_weight(
     """Return |weight| · (|score| / its mean in the kernel + 0.05) ^ power (ours).
 
     Contributions are integers, often zero, so that many are equal; the weights break these ties.
-    Unlike plain scores, the result can be compared between kernels, as in `global_ratios`.
-
-    Args:
-        im: The model.
-        scores: Kernel name → scores of the kernel's shape.
-        power: Influence of the scores relative to the weights; 0 for none.
+    Unlike plain scores, the result can be compared between kernels, as in `global_ratios`. `power`
+    is the influence of the scores, of the kernels' shapes, relative to the weights; 0 for none.
+    Raises InvalidArgumentError for other kernels, shapes and scores.
     """
-    kernels = im.kernels
     weighted = {}
-    for name, score in scores.items():
+    for name, score in check_scores(scores).items():
+        check_name("kernel", name, im.kernels)
+        if score.shape != (shape := im.kernels[name].shape):
+            raise InvalidArgumentError(
+                f"The scores of kernel '{name}' must have shape {shape}. Received: {score.shape}"
+            )
         magnitudes = np.abs(score)
         mean = magnitudes.mean()
         relative = magnitudes / mean if mean else np.ones(magnitudes.shape)
         # The constant lets synapses without any score still differ by weight.
-        weighted[name] = np.abs(kernels[name].kernel()) * (relative + 0.05) ** power
+        weighted[name] = np.abs(im.kernels[name].kernel()) * (relative + 0.05) ** power
     return weighted
+
+
+def check_scores(scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return scores by kernel as arrays; raise InvalidArgumentError for others than numbers."""
+    if not isinstance(scores, Mapping) or not scores:
+        raise InvalidArgumentError(
+            "scores must map the names of kernels to arrays, as pruning.scores returns them. "
+            f"Received: {scores!r:.100}"
+        )
+    arrays = {name: as_array(score) for name, score in scores.items()}
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf" or np.isnan(array).any():
+            raise InvalidArgumentError(f"The scores of kernel '{name}' contain NaN, or no numbers.")
+    return arrays

@@ -127,10 +127,9 @@ def reconstruct(
                         run = partial(unrolled.run, wanted=[o.name for o in unrolled.cell])
                         through_time[unrolled] = [run(*given) for given in inputs]
                     name = operation.params.operation.name
-                    outputs = [one[name] for one in through_time[unrolled]]
+                    values[operation.name] = [one[name] for one in through_time[unrolled]]
                 else:
-                    outputs = [operation.compute(*given) for given in inputs]
-                values[operation.name] = outputs
+                    values[operation.name] = [operation.compute(*given) for given in inputs]
             readers.subtract(operation.inputs)
             for name in {*operation.inputs, operation.name}:
                 if readers[name] == 0:

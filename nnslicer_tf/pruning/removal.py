@@ -106,8 +106,7 @@ def mask_units(
 def compact(model: ModelLike) -> keras.Model:
     """Return a copy without dead neurons that has the same outputs; other masks persist.
 
-    Args:
-        model: Any that `InstrumentedModel` accepts; the copy of a subclassed one is functional.
+    The copy of a subclassed model is functional.
     """
     im = maskable(model)
     graph = ChannelGraph(im)
@@ -171,10 +170,7 @@ def living_groups(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
             numbers = groups.of[operation.name]
             if not stays[numbers].any():
                 stays[numbers[0]] = True
-            reads: list[tuple[str, np.ndarray]] = []
-            if is_removable(operation):
-                for source, weights in gate_reads(operation):
-                    reads.append((source, weights.columns(weights.kernel.kernel())[None]))
+            reads = [(s, w.columns(w.kernel.kernel())[None]) for s, w in gate_reads(operation)]
             if is_reader(operation) and operation.params.groups == 1:
                 reads.append((operation.inputs[0], operation.params.matrix()))
             for source, matrix in reads:
@@ -188,7 +184,7 @@ def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cut
     layer, outputs = operation.keras_layer, kept[operation.name]
     if isinstance(layer, layers.RNN):
         cuts: dict[int, Cuts] = {}
-        for source, weights in gate_reads(operation) if is_removable(operation) else ():
+        for source, weights in gate_reads(operation):
             gates = np.tile(outputs, weights.kernel.shape[-1] // len(outputs))
             cuts[id(weights.kernel.variable())] = [(-2, kept[source]), (-1, gates)]
             if layer.cell.bias is not None:
@@ -234,10 +230,9 @@ def _sizes(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[str, An
         shared = layer.num_query_heads // layer.num_key_value_heads
         return {"num_key_value_heads": left, "num_query_heads": left * shared}
     if isinstance(layer, layers.Normalization):  # constants, such as the means of a pruned layer
-        given = {"mean": layer.input_mean, "variance": layer.input_variance}
         return {
             name: np.compress(kept[operation.name], value, axis=-1).tolist()
-            for name, value in given.items()
+            for name, value in (("mean", layer.input_mean), ("variance", layer.input_variance))
             if np.ndim(value) and np.shape(value)[-1] == operation.shape[-1]
         }
     if isinstance(layer, layers.Reshape) and count < operation.shape[-1]:

@@ -239,8 +239,7 @@ def shrink(
     synapses = scores(im, method, x[scored], of_one, targets or None)
     if by == CONTRIBUTIONS:
         synapses = times_weight(im, synapses)
-    importance = unit_scores(im, groups, synapses)
-    stays = remaining_groups(im, groups, first, families, importance, ratio)
+    stays = remaining_groups(im, groups, first, families, unit_scores(im, groups, synapses), ratio)
 
     small = without_groups(im, groups, stays)
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}

@@ -36,8 +36,7 @@ def is_removable(operation: Operation) -> bool:
 def first_member(operation: Operation) -> str:
     """Return the name of the first operation of the same call of the layer."""
     member: Member = operation.params
-    prefix = operation.name.removesuffix(member.operation.name)
-    return prefix + member.unrolled.cell[0].name
+    return operation.name.removesuffix(member.operation.name) + member.unrolled.cell[0].name
 
 
 def gate_of(operation: Operation) -> Gate | None:
@@ -47,8 +46,8 @@ def gate_of(operation: Operation) -> Gate | None:
 
 
 def gate_reads(operation: Operation) -> Iterator[tuple[str, Weights]]:
-    """Yield what a gate reads, with its weights; the first operation stands for the state."""
-    gate = gate_of(operation)
+    """Yield what a removable gate reads, with its weights; the first operation is the state."""
+    gate = gate_of(operation) if is_removable(operation) else None
     if gate is not None:
         for name, weights in zip(operation.params.operation.inputs, gate.weights, strict=True):
             yield operation.inputs[0] if name == SEQUENCE else first_member(operation), weights
@@ -116,8 +115,7 @@ def head_cuts(
         return {}
     layer = operation.keras_layer
     part = operation.name.removeprefix(operation.layer)
-    channels = outputs if part in _SPLIT else inputs
-    stay = channels.reshape(count_heads(layer), -1)[:, 0]
+    stay = (outputs if part in _SPLIT else inputs).reshape(count_heads(layer), -1)[:, 0]
     if part not in _SPLIT:
         kernel = layer._output_dense.kernel  # of a grouped attention, too
         return {id(kernel): [(0, np.repeat(stay, kernel.shape[0] // len(stay)))]}

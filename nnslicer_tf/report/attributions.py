@@ -275,10 +275,7 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = Non
 def plot_over_time(values: np.ndarray, title: str = "", ax: Axes | None = None) -> Axes:
     """Draw contributions of units over time, with a row per unit and a column per time step.
 
-    Args:
-        values: `(time, units)`, such as `one.neurons["lstm:h"]` of a slice, or those of its input.
-        title: Title of the plot.
-        ax: Where to draw.
+    `values` are `(time, units)`, such as `one.neurons["lstm:h"]` of a slice, or those of its input.
 
     Raises:
         InvalidArgumentError: if there are not two axes, or a value is not finite.
@@ -299,10 +296,7 @@ def plot_over_time(values: np.ndarray, title: str = "", ax: Axes | None = None) 
 def plot_words(values: np.ndarray, words: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw the words of a sentence: blue for positive values, red for negative ones.
 
-    Args:
-        values: `(words,)` or longer; values after the last word are ignored.
-        words: The words.
-        ax: Where to draw; by default a new figure.
+    `values` are `(words,)` or longer; values after the last word are ignored.
 
     Raises:
         InvalidArgumentError: if there are fewer values than words, or one is not finite.

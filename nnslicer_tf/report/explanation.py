@@ -186,5 +186,4 @@ def _blocks(one: Any, kind: str) -> list[Any]:
 
 def _pictures(cells: Sequence[Cell], kind: str) -> list[Picture]:
     """Return a picture of each cell, as wide as a phone at most."""
-    width = round(100 * WIDTH)
-    return [Picture(cell_bytes(cell, kind), cell.caption, width) for cell in cells]
+    return [Picture(cell_bytes(cell, kind), cell.caption, round(100 * WIDTH)) for cell in cells]

@@ -46,8 +46,7 @@ class Text:
 
     def html(self, folder: Path) -> str:
         """Return the paragraph."""
-        text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(self.text))
-        return f"<p>{text}</p>"
+        return re.sub(r"`([^`]+)`", r"<code>\1</code>", f"<p>{escape(self.text)}</p>")
 
 
 @dataclass(frozen=True, eq=False)

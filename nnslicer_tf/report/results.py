@@ -15,12 +15,11 @@ from nnslicer_tf.report.figures import BLUE, RED, SKY, new_axes
 def plot_kept_synapses(slices: Any, ax: Axes | None = None) -> Axes:
     """Draw the share of every kernel's synapses in a slice; of sets, mean ± standard deviation.
 
-    Args:
-        slices: A `Slice`, a `SliceSet`, or several by name, all of the same model.
-        ax: Where to draw.
+    `slices` are a `Slice`, a `SliceSet`, or several by name, all of the same model.
 
     Raises:
-        InvalidArgumentError: if there are none, or they belong to different models.
+        InvalidArgumentError: if there are none, they hold no synapses, or belong to different
+            models.
     """
     named = slices if isinstance(slices, Mapping) else {"kept": slices}
     for name, one in named.items():
@@ -37,6 +36,8 @@ def plot_kept_synapses(slices: Any, ax: Axes | None = None) -> Axes:
             "Give one slice or more, all of the same model: their kernels differ. "
             f"Received: {', '.join(shares) or 'none'}"
         )
+    if not all(shares.values()):
+        raise InvalidArgumentError("These slices hold no synapses: plot_neurons draws neurons.")
     means = pd.DataFrame({n: {k: s.mean() for k, s in v.items()} for n, v in shares.items()})
     spread = pd.DataFrame({n: {k: s.std() for k, s in v.items()} for n, v in shares.items()})
     ax = new_axes(ax, (max(5, 0.6 * len(means)), 3.6))

@@ -32,10 +32,8 @@ def neuron_picture(contributions: np.ndarray) -> np.ndarray:
 def plot_neurons(contributions: np.ndarray, ax: Axes | None = None) -> Axes:
     """Draw an operation's neurons as pixels.
 
-    Args:
-        contributions: CONTRIB of an operation: `(height, width, channels)` becomes one tile per
-            channel, and `(units,)` (or channels) a rectangle of pixels.
-        ax: Where to draw.
+    CONTRIB of an operation `(height, width, channels)` becomes one tile per channel, that of
+    `(units,)` (or channels) a rectangle of pixels.
 
     Raises:
         InvalidArgumentError: if there are no neurons, or values are NaN or infinite.
@@ -99,8 +97,7 @@ def plot_slices(
         for row, name in enumerate(operations):
             one, other = (slices[n].neurons[name] != 0 for n in (first, second))
             axis, alone = axes[row + bool(images), 2], one.astype(int) - other
-            picture = _coloured(_sheet(alone), FIRST_ONLY, SECOND_ONLY)
-            axis.imshow(picture, interpolation="nearest")
+            axis.imshow(_coloured(_sheet(alone), FIRST_ONLY, SECOND_ONLY), interpolation="nearest")
             _entitle(axis, f"{name}: {np.count_nonzero(alone):,} in only one slice")
     figure.supxlabel(legend, fontsize=9)
     return figure
@@ -108,8 +105,7 @@ def plot_slices(
 
 def _entitle(axis: Axes, text: str) -> None:
     """Set a title in a font size that fits the width of a column: 42 characters in 9 points."""
-    longest = max(len(line) for line in text.split("\n"))
-    axis.set_title(text, fontsize=9 * min(1, 42 / longest))
+    axis.set_title(text, fontsize=9 * min(1, 42 / max(map(len, text.split("\n")))))
 
 
 def _sheet(values: np.ndarray) -> np.ndarray:
@@ -121,9 +117,8 @@ def _sheet(values: np.ndarray) -> np.ndarray:
         )
     if values.ndim == 1:
         columns = math.ceil(math.sqrt(2 * len(values)))
-        padded = np.full(math.ceil(len(values) / columns) * columns, np.nan)
-        padded[: len(values)] = values
-        return padded.reshape(-1, columns)
+        padding = (0, -len(values) % columns)
+        return np.pad(values.astype(float), padding, constant_values=np.nan).reshape(-1, columns)
     if values.ndim == 2:
         values = values[:, None, :]
     height, width, channels = values.shape

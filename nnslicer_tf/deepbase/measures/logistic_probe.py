@@ -81,9 +81,8 @@ class LogisticProbe(Measure):
         counts = np.zeros((REPLICATES, 2, hypotheses))
         np.add.at(counts[:, 0], part, predicted & truth)
         np.add.at(counts[:, 1], part, predicted != truth)
-        used = np.flatnonzero(np.bincount(part, minlength=REPLICATES))
         score = _f1(counts.sum(axis=0))
-        parts = np.stack([_f1(counts.sum(axis=0) - counts[i]) for i in used])
+        parts = np.stack([_f1(counts.sum(axis=0) - counts[i]) for i in np.unique(part)])
         # Replicates that are all 0, or all 1, do not differ: a bound on what was never seen.
         least = 1 - (1 - confidence) ** (1 / np.maximum(truth.sum(axis=0), 1))
         error = jackknife(score, parts, confidence)

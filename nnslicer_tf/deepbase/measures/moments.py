@@ -89,5 +89,4 @@ def _fit(sums: Sums) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     n, u, h = sums["count"], sums["u"], sums["h"]
     inner, cross = sums["uu"] - np.outer(u, u) / n, sums["uh"] - np.outer(u, h) / n
     ridge = _RIDGE * max(np.trace(inner) / len(inner), np.finfo(float).tiny)
-    fit = linalg.solve(inner + ridge * np.eye(len(inner)), cross, assume_a="sym")
-    return inner, cross, fit
+    return inner, cross, linalg.solve(inner + ridge * np.eye(len(inner)), cross, assume_a="sym")

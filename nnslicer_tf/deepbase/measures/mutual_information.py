@@ -64,8 +64,7 @@ def bin_edges(values: np.ndarray, bins: int) -> np.ndarray:
     for column in range(values.shape[1]):
         different = np.unique(values[:, column])
         if len(different) > bins:
-            shares = np.arange(1, bins) / bins
-            edges[:, column] = np.quantile(values[:, column], shares)
+            edges[:, column] = np.quantile(values[:, column], np.arange(1, bins) / bins)
         else:
             between = (different[:-1] + different[1:]) / 2
             edges[:, column] = different[-1]  # larger values may still come

@@ -134,28 +134,22 @@ def _gather_rows(ratio, values, begin, end, places, out):
 
 
 @compiled
-def bends(start, ratio, values, noise):
-    """Mark the ends of segments, and the rows at which the values bend.
+def bends(ratio, values, noise):
+    """Mark the ends of a line, and the rows at which the values bend.
 
     A row on the chord between the last marked row and the next row is no bend; the tolerance is
-    `noise` times the segment's largest value.
+    `noise` times the largest value.
     """
-    size = values.shape[1]
     kept = np.ones(len(ratio), np.bool_)
-    for s in range(len(start) - 1):
-        last = start[s]
-        largest = 0.0
-        for j in range(last, start[s + 1]):
-            for i in range(size):
-                largest = max(largest, abs(values[j, i]))
-        limit = noise * largest
-        for j in range(last + 1, start[s + 1] - 1):
-            weight = (ratio[j] - ratio[last]) / (ratio[j + 1] - ratio[last])
-            farthest = 0.0
-            for i in range(size):
-                chord = values[last, i] + weight * (values[j + 1, i] - values[last, i])
-                farthest = max(farthest, abs(values[j, i] - chord))
-            kept[j] = farthest > limit
-            if kept[j]:
-                last = j
+    limit = noise * np.abs(values).max()
+    last = 0
+    for j in range(1, len(ratio) - 1):
+        weight = (ratio[j] - ratio[last]) / (ratio[j + 1] - ratio[last])
+        farthest = 0.0
+        for i in range(values.shape[1]):
+            chord = values[last, i] + weight * (values[j + 1, i] - values[last, i])
+            farthest = max(farthest, abs(values[j, i] - chord))
+        kept[j] = farthest > limit
+        if kept[j]:
+            last = j
     return kept

@@ -87,8 +87,8 @@ class PiecewiseLine(_KnotLine):
                     f"{value.ravel()[0]:.6g}. Give all inputs at which its slope changes as knots."
                 )
         # Tables with one position where all positions have the same function.
-        self._first = _by_position(self._first)
-        self._slopes = [_by_position(slope) for slope in self._slopes]
+        tables = (self._first, *self._slopes)
+        self._first, *self._slopes = (t[:1] if (t == t[:1]).all() else t for t in tables)
 
     def window(self, x: Curve) -> Curve:
         """Return the input, reshaped to the operation's shape."""
@@ -162,10 +162,6 @@ class ScaleLine:
     def pull(self, g: Steps) -> list[Steps]:
         """Return the gradient of the input, given that of the output."""
         return [g.scaled(self._factor)]
-
-
-def _by_position(table: np.ndarray) -> np.ndarray:
-    return table[:1] if (table == table[:1]).all() else table
 
 
 register_transformer("rectify", RectifyLine)

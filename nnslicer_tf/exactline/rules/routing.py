@@ -40,8 +40,7 @@ class RoutingLine:
         read = np.where(self._source == INSERTED, -1, self._source // channels)[:, :1]
         moved = np.where(read < 0, INSERTED, read * channels + np.arange(channels))
         self._taps: list[np.ndarray] | None = None
-        same = all(shape[-1] == channels for shape in self._shapes)
-        if same and np.array_equal(moved, self._source):
+        if all(s[-1] == channels for s in self._shapes) and np.array_equal(moved, self._source):
             self._taps = [
                 np.where((read >= begin) & (read < end), read - begin, -1).astype(np.int32)
                 for begin, end in pairwise(ends // channels)

@@ -120,8 +120,7 @@ def _softmax(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     # A constant, such as that of earlier positions
 
     def counts(x: Any) -> Any:
-        present = keras.ops.cast(current(mask), "bool")
-        return keras.ops.broadcast_to(present, keras.ops.shape(x))
+        return keras.ops.broadcast_to(keras.ops.cast(current(mask), "bool"), keras.ops.shape(x))
 
     return (
         mask_step(counts, ":mask", (0,), call.output_shape),

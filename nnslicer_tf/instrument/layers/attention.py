@@ -244,10 +244,9 @@ def _additive_scores(
         replace(tanh, sources=("/sums",), shape=pairs, mask=mask),
     ]
     ones = np.ones(channels, np.float32)
-    read = lambda: ones if layer.scale is None else layer.scale  # noqa: E731
     synapses = matrix_synapses(
         f"{call.path}/scale",
-        read,
+        lambda: ones if layer.scale is None else layer.scale,
         queries * keys,
         apply=lambda x, kernel: ops.matmul(x, ops.reshape(kernel, (channels, 1))),
     )

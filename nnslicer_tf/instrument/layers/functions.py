@@ -7,6 +7,7 @@ only move values. Constants are read anew in every run, so that they follow the 
 import inspect
 import string
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -24,9 +25,9 @@ from nnslicer_tf.instrument.layers.embeddings import lookup_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.merges import product_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
-from nnslicer_tf.instrument.layers.probing import function_steps, recognised
+from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.layers.projections import Projection
-from nnslicer_tf.instrument.layers.rewrites import spelled
+from nnslicer_tf.instrument.layers.rewrites import axes_of, spelled
 from nnslicer_tf.instrument.layers.weighted_sums import (
     convolution,
     depthwise,
@@ -66,19 +67,17 @@ def function_of_tensors(operation: keras.Operation, call: LayerCall) -> tuple[St
     """Return the steps of a function without an entry in the table."""
     function, kind = bound(operation, call), type(operation).__name__
     if call.dtype == "bool" and not call.is_value:
-        return (mask_step(lambda *x: function(*x)),)
+        return (mask_step(function),)
     if len(call.output_shapes) > 1:
         return _several(function, call)
     values = [v for v in keras.tree.flatten(dict(call.arguments)) if hasattr(v, "shape")]
-    offset: Callable[[], Any] | None = None
     if values and kind not in ("Where", "Maximum", "Minimum"):
         # Constants that are put between the values: they are added afterwards.
         def offset() -> Any:
             return function(*(ops.zeros((1, *shape)) for shape in call.input_shapes))
 
         def moved(*tensors: Any) -> Any:
-            zeros = function(*map(ops.zeros_like, tensors))
-            return function(*tensors) - zeros
+            return function(*tensors) - function(*map(ops.zeros_like, tensors))
 
         if moves_values(moved, call.input_shapes):
             place = (":moved", None, call.output_shape)
@@ -86,12 +85,13 @@ def function_of_tensors(operation: keras.Operation, call: LayerCall) -> tuple[St
     if moves_values(function, call.input_shapes):
         return (Step("routing", function),)
     if len(call.input_shapes) == 1 and call.output_shape == tuple(call.input_shapes[0]):
-        steps = function_steps(function, call.input_shapes[0], call.path, kind)
+        step = Step("elementwise", function, Elementwise(kind))
         try:
-            recognised(steps[0], call.input_shapes, call.path)
-        except UnsupportedLayerError:
-            return linear_steps(function, call, "", call.output_shape)
-        return steps
+            return recognised(step, call.input_shapes, call.path)
+        except UnsupportedLayerError as error:
+            with suppress(UnsupportedLayerError):
+                return linear_steps(function, call, "", call.output_shape)
+            raise error
     return linear_steps(function, call, "", call.output_shape)
 
 
@@ -151,8 +151,7 @@ def linear_steps(
     synapses = matrix_synapses(f"{call.path}{suffix}", read, 1)
 
     def side_by_side(*tensors: Any) -> Any:
-        flat = [ops.reshape(x, (ops.shape(x)[0], -1)) for x in tensors]
-        return ops.concatenate(flat, axis=1)
+        return ops.concatenate([ops.reshape(x, (ops.shape(x)[0], -1)) for x in tensors], axis=1)
 
     flat, last = f"{suffix}:flat", f"{suffix}:sum"
     total = sum_step(replace(synapses, is_constant=True), last, (outputs,))
@@ -175,8 +174,7 @@ def reduction(operation: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
     """
     (shape,) = call.input_shapes
     rank = len(shape) + 1
-    axis = operation.axis
-    axes = sorted(range(rank) if axis is None else (int(a) % rank for a in np.ravel(axis)))
+    axes = axes_of(operation.axis, rank)
     if 0 in axes:
         raise UnsupportedLayerError(
             f"Operation '{call.path}' ({type(operation).__name__}) reduces the batch axis and thus "
@@ -186,8 +184,6 @@ def reduction(operation: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
     extents = tuple(shape[a - 1] for a in axes)
     count, channels = int(np.prod(extents)), int(np.prod([shape[a - 1] for a in kept]))
     pool = ops.mean if kind == "average" else ops.max
-    is_sum = type(operation).__name__ == "Sum"
-    steps: list[Step] = []
     if kept == [rank - 1] and axes == list(range(1, rank - 1)):
         compute = partial(pool, axis=tuple(axes), keepdims=operation.keepdims)
         steps = [Step(kind, compute, Pooling(lambda: windows.whole(extents)))]
@@ -197,33 +193,29 @@ def reduction(operation: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
         def to_front(x: Any) -> Any:
             return ops.reshape(ops.transpose(x, (0, *axes, *kept)), (-1, *front))
 
-        back = call.output_shape
         pooling = Pooling(lambda: windows.whole((count,)))
         steps = [
             Step("routing", to_front, None, ":front", (0,), front),
             Step(kind, partial(pool, axis=1), pooling, ":reduced", shape=(channels,)),
-            Step("routing", lambda x: ops.reshape(x, (-1, *back))),
+            Step("routing", lambda x: ops.reshape(x, (-1, *call.output_shape))),
         ]
-    if is_sum and count != 1:
-        last = replace(steps.pop(), suffix=":mean")
-        last = replace(last, shape=call.output_shape)
+    if type(operation).__name__ == "Sum" and count != 1:
+        last = replace(steps.pop(), suffix=":mean", shape=call.output_shape)
         steps += [last, affine_step(float(count))]
     return tuple(steps)
 
 
 def _where(operation: Any, call: LayerCall) -> tuple[Step, ...]:
     """Return a selection by a mask; one by values is rewritten, one by constants is a move."""
-    values = dict(call.arguments)
-    condition = values["condition"]
+    condition = call.arguments["condition"]
     if not isinstance(condition, TensorAt):
         return function_of_tensors(operation, call)
     shape = call.output_shape
-    parts: list[Any] = [values.get(name) for name in ("x1", "x2")]
+    parts: list[Any] = [call.arguments.get(name) for name in ("x1", "x2")]
     if not any(isinstance(part, TensorAt) for part in parts):
-        a, b = parts
 
         def constants(m: Any) -> Any:
-            return ops.where(is_set(m), _like(a, m), _like(b, m))
+            return ops.where(is_set(m), *(_like(part, m) for part in parts))
 
         return (Step("scale", constants, None, sources=(condition.place,)),)
     steps: list[Step] = []
@@ -258,9 +250,8 @@ def _matmul(operation: Any, call: LayerCall) -> tuple[Step, ...]:
     if isinstance(first, TensorAt) and isinstance(second, TensorAt):
         lead = string.ascii_uppercase[: len(call.input_shapes[0]) - 2]
         return (product_step(f"b{lead}xy,b{lead}yz->b{lead}xz"),)
-    positions = int(np.prod(call.input_shapes[0][:-1]))
     read, is_constant = _weights(second)
-    synapses = matrix_synapses(call.path, read, positions)
+    synapses = matrix_synapses(call.path, read, int(np.prod(call.input_shapes[0][:-1])))
     return (sum_step(replace(synapses, is_constant=is_constant)),)
 
 
@@ -373,8 +364,7 @@ def _comparison(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]
             return function(*(is_set(v) if dtype == "bool" else v for v, dtype in pairs))
 
         return (mask_step(compare),)
-    kind = type(operation).__name__
-    step = Elementwise(kind.lower(), mixes=False)
+    step = Elementwise(type(operation).__name__.lower(), mixes=False)
     return (Step("elementwise", lambda x: ops.cast(function(x), x.dtype), step),)
 
 

@@ -14,7 +14,7 @@ from nnslicer_tf.instrument.expansion import current
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import function_steps
 from nnslicer_tf.instrument.operations import ProductSum, Step
-from nnslicer_tf.instrument.registry import LayerCall, LayerTable, OperationsFunction, Shape
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
 
 _BINARY = {
@@ -26,28 +26,24 @@ _BINARY = {
 }
 
 
-def _merge(kind: str) -> OperationsFunction:
+def _merge(layer: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
     """Return a merge's operations; with constants, it is a function of one tensor like a ReLU."""
     binary = _BINARY[kind]
-
-    def operations_fn(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-        values = keras.tree.flatten(list(call.arguments.get("inputs", call.arguments.values())))
-        constants = [value for value in values if not isinstance(value, TensorAt)]
-        merged = Step(kind, lambda *inputs: reduce(binary, inputs))
-        if not constants:
-            return (merged,)
-        if len(values) - len(constants) == 1:
-            return _with_constants(values, binary, call, call.input_shapes[0])
-        if kind == "subtract":
-            raise UnsupportedLayerError(
-                f"Operation '{call.path}' subtracts several tensors and constants. Add the "
-                "constants in an operation of their own."
-            )
-        # The constants are applied to the merged tensors.
-        steps = _with_constants([TensorAt(0), *constants], binary, call, call.output_shape)
-        return (replace(merged, suffix=":merged"), *steps)
-
-    return operations_fn
+    values = keras.tree.flatten(list(call.arguments.get("inputs", call.arguments.values())))
+    constants = [value for value in values if not isinstance(value, TensorAt)]
+    merged = Step(kind, lambda *inputs: reduce(binary, inputs))
+    if not constants:
+        return (merged,)
+    if len(values) - len(constants) == 1:
+        return _with_constants(values, binary, call, call.input_shapes[0])
+    if kind == "subtract":
+        raise UnsupportedLayerError(
+            f"Operation '{call.path}' subtracts several tensors and constants. Add the "
+            "constants in an operation of their own."
+        )
+    # The constants are applied to the merged tensors.
+    steps = _with_constants([TensorAt(0), *constants], binary, call, call.output_shape)
+    return (replace(merged, suffix=":merged"), *steps)
 
 
 def _with_constants(
@@ -58,9 +54,8 @@ def _with_constants(
     if call.output_shape != shape:  # it is repeated along the axes of a constant
         spread = lambda x: ops.broadcast_to(x, (ops.shape(x)[0], *call.output_shape))  # noqa: E731
         before = [Step("routing", spread, None, ":spread", shape=call.output_shape)]
-    arrays = [v for v in values if hasattr(v, "shape")]
-    name = binary.__name__
-    if arrays and name in ("multiply", "divide", "add", "subtract"):
+    name, has_array = binary.__name__, any(hasattr(v, "shape") for v in values)
+    if has_array and name in ("multiply", "divide", "add", "subtract"):
         step = _affine(values, name)
         if step is not None:
             return (*before, step)
@@ -79,10 +74,9 @@ def _affine(values: Sequence[Any], name: str) -> Step | None:
     if len(values) != 2:
         return None
     first = isinstance(values[0], TensorAt)
-    other = values[1] if first else values[0]
 
     def constant() -> Any:
-        value = current(other)
+        value = current(values[1] if first else values[0])
         return ops.cast(value, "float32") if "float" not in str(value.dtype) else value
 
     if name == "multiply":
@@ -91,21 +85,18 @@ def _affine(values: Sequence[Any], name: str) -> Step | None:
         return affine_step(lambda: 1 / constant()) if first else None
     if name == "add":
         return affine_step(1.0, constant)
-    if first:
-        return affine_step(1.0, lambda: -constant())
-    return affine_step(-1.0, constant)
+    return affine_step(1.0, lambda: -constant()) if first else affine_step(-1.0, constant)
 
 
 def _average(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     count = len(keras.tree.flatten(call.arguments["inputs"]))
-    *before, total = _merge("add")(layer, call)
+    *before, total = _merge(layer, call, "add")
     mean = affine_step(1 / count, compute=lambda x: x / count)
     return (*before, replace(total, suffix=":sum"), mean)
 
 
 def _divide(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    values = list(call.arguments.values())
-    return _with_constants(values, ops.divide, call, call.input_shapes[0])
+    return _with_constants(list(call.arguments.values()), ops.divide, call, call.input_shapes[0])
 
 
 def product_step(equation: str, *place: Any) -> Step:
@@ -155,4 +146,4 @@ LAYERS: LayerTable = {
 }
 for _kind in _BINARY:  # a layer, and what is behind an operator or a function of `keras.ops`
     _name = _kind.removesuffix("_merge").capitalize()
-    LAYERS[getattr(layers, _name)] = LAYERS[_name] = _merge(_kind)
+    LAYERS[getattr(layers, _name)] = LAYERS[_name] = partial(_merge, kind=_kind)

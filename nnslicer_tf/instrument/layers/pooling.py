@@ -16,16 +16,14 @@ from nnslicer_tf.instrument.registry import LayerCall, LayerTable
 def _sliding(layer: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
     require_channels_last(layer, call)
     space = call.input_shapes[0][:-1]
+    size, strides = (  # functions of `keras.ops` take one number for all axes, and None
+        tuple(int(n) for n in np.broadcast_to(given, len(space)))
+        for given in (layer.pool_size, layer.strides or layer.pool_size)
+    )
+    how = (size, strides, layer.padding)
     pool = ops.average_pool if kind == "average" else ops.max_pool
-
-    def taps() -> np.ndarray:
-        ones = (1,) * len(space)
-        return windows.sliding(space, layer.pool_size, layer.strides, layer.padding, ones)
-
-    def compute(x: Any) -> Any:
-        return pool(x, layer.pool_size, strides=layer.strides, padding=layer.padding)
-
-    return (Step(kind, compute, Pooling(taps)),)
+    taps = partial(windows.sliding, space, *how, (1,) * len(space))
+    return (Step(kind, lambda x: pool(x, *how), Pooling(taps)),)
 
 
 def _adaptive(layer: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
@@ -41,9 +39,7 @@ def _global(layer: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
     axes = tuple(range(1, len(space) + 1))
     keepdims = layer.keepdims
     pooling = Pooling(lambda: windows.whole(space))
-
-    def compute(x: Any) -> Any:
-        return (ops.mean if kind == "average" else ops.max)(x, axis=axes, keepdims=keepdims)
+    pool = partial(ops.mean if kind == "average" else ops.max, axis=axes, keepdims=keepdims)
 
     def masked_mean(x: Any, mask: Any) -> Any:
         present = is_set(mask)[..., None]
@@ -52,11 +48,12 @@ def _global(layer: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
 
     if isinstance(layer, layers.GlobalAveragePooling1D) and call.masks[0]:
         return (Step("average", masked_mean, pooling, sources=(0, MaskOf(0))),)
-    return (Step(kind, compute, pooling),)
+    return (Step(kind, pool, pooling),)
 
 
 LAYERS: LayerTable = {}
 for _name, _kind in (("Average", "average"), ("Max", "maximum")):
+    LAYERS[f"{_name}Pool"] = partial(_sliding, kind=_kind)  # of `keras.ops`
     for _rank in ("1D", "2D", "3D"):
         LAYERS[getattr(layers, f"{_name}Pooling{_rank}")] = partial(_sliding, kind=_kind)
         LAYERS[getattr(layers, f"Global{_name}Pooling{_rank}")] = partial(_global, kind=_kind)

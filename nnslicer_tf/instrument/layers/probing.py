@@ -42,7 +42,7 @@ def recognised(step: Step, shapes: Sequence[Shape], name: str) -> tuple[Step, ..
     unknown = isinstance(params, Elementwise) and params.mixes is None
     if step.kind not in ("elementwise", "rectify") or not unknown:
         return (step,)
-    function = _on_arrays(step.compute, shapes[1:], name, params.function)
+    function = partial(_on_array, step.compute, shapes[1:], name, params.function)
     if not _is_elementwise(function, shapes[0], name):
         mixing = _mixing_steps(function, step.compute, shapes[0])
         if not mixing:
@@ -80,28 +80,26 @@ def own_function(layer: keras.layers.Layer, call: LayerCall) -> tuple[Step, ...]
     return function_steps(layer.call, call.input_shapes[0], call.path, f"the function of a {kind}")
 
 
-def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str, what: str = "") -> Function:
-    """Return a step's function of one array, with masks that are all ones."""
-
-    def function(x: np.ndarray) -> np.ndarray:
-        others = [ops.ones((len(x), *shape)) for shape in masks]
-        try:
-            result = compute(ops.convert_to_tensor(x.astype(np.float32)), *others)
-        except Exception as error:  # whatever a user's function raises
-            raise UnsupportedLayerError(
-                f"Operation '{name}' fails on a batch of shape {x.shape}: {error}"
-            ) from error
-        shape = getattr(result, "shape", type(result).__name__)
-        if not isinstance(shape, str) and len(shape) == x.ndim and shape[1:] == x.shape[1:]:
-            return ops.convert_to_numpy(result).astype(np.float64)
+def _on_array(
+    compute: Callable, masks: Sequence[Shape], name: str, what: str, x: np.ndarray
+) -> np.ndarray:
+    """Return a step's values for an array, with masks that are all ones."""
+    others = [ops.ones((len(x), *shape)) for shape in masks]
+    try:
+        result = compute(ops.convert_to_tensor(x.astype(np.float32)), *others)
+    except Exception as error:  # whatever a user's function raises
         raise UnsupportedLayerError(
-            f"Operation '{name}' ({what}) maps samples of shape {x.shape[1:]} to "
-            f"{f'a {shape}' if isinstance(shape, str) else tuple(shape[1:])}: it is neither a "
-            "function of single values nor a move of values. Write it with Keras's layers, or as "
-            "a layer whose operations you register with nnslicer_tf.register_layer."
-        )
-
-    return function
+            f"Operation '{name}' fails on a batch of shape {x.shape}: {error}"
+        ) from error
+    shape = getattr(result, "shape", type(result).__name__)
+    if not isinstance(shape, str) and len(shape) == x.ndim and shape[1:] == x.shape[1:]:
+        return ops.convert_to_numpy(result).astype(np.float64)
+    raise UnsupportedLayerError(
+        f"Operation '{name}' ({what}) maps samples of shape {x.shape[1:]} to "
+        f"{f'a {shape}' if isinstance(shape, str) else tuple(shape[1:])}: it is neither a "
+        "function of single values nor a move of values. Write it with Keras's layers, or as "
+        "a layer whose operations you register with nnslicer_tf.register_layer."
+    )
 
 
 def _is_elementwise(function: Function, shape: Shape, name: str) -> bool:
@@ -213,7 +211,7 @@ def _mixing_steps(function: Function, compute: Callable, shape: Shape) -> tuple[
     y = function(of_all_sizes)
 
     def equals(other: Callable) -> bool:
-        return _equal(y, _on_arrays(other, (), "")(of_all_sizes))
+        return _equal(y, _on_array(other, (), "", "", of_all_sizes))
 
     axes = range(-1, -len(shape) - 1, -1)
     for axis in axes:

@@ -65,14 +65,10 @@ class Projection:
         self._extents |= dict(zip(outputs, output_shape, strict=True))
         self._output_shape = tuple(output_shape)
         # The bias spans as many of the last axes of the output as it has axes.
-        rank = 0 if layer.bias is None else len(layer.bias.shape)
-        self._bias_axes = outputs[len(outputs) - rank :]
-        self._bias_varies = any(
-            letter in self._positions and extent > 1
-            for letter, extent in zip(
-                self._bias_axes, layer.bias.shape if rank else (), strict=True
-            )
-        )
+        shape = () if layer.bias is None else tuple(layer.bias.shape)
+        self._bias_axes = outputs[len(outputs) - len(shape) :]
+        pairs = zip(self._bias_axes, shape, strict=True)
+        self._bias_varies = any(a in self._positions and extent > 1 for a, extent in pairs)
 
     def steps(self, suffix: str = "", source: Source = 0) -> tuple[Step, ...]:
         """Return the steps from `source`; `suffix` is that of the last one."""
@@ -100,10 +96,8 @@ class Projection:
 
             tail.append(Step("routing", unfold, None, ":axes", shape=self._output_shape))
         if self._bias_varies:
-            place = (":bias", None, self._output_shape)
-            tail.append(affine_step(1.0, lambda: layer.bias, *place))
-        last = replace(tail.pop(), suffix="")
-        tail.extend(with_activation(last, layer.activation))
+            tail.append(affine_step(1.0, lambda: layer.bias, ":bias", None, self._output_shape))
+        tail.extend(with_activation(replace(tail.pop(), suffix=""), layer.activation))
         return (*head, *(replace(step, suffix=suffix + step.suffix) for step in tail))
 
     def synapses(self) -> Synapses:

@@ -71,12 +71,6 @@ class _Cell:
         """Return the name of the state that an operation computes."""
         return f"{name}:held" if self._masked else name
 
-    def hold_states(self) -> None:
-        """Add operations that hold each state at padding, if there is a mask."""
-        for read in self.states if self._masked else ():
-            step = Step(HELD, lambda present, old, new: hold(new, old, present))
-            self.add(step, read, PRESENT, before(read), read.removesuffix(":held"))
-
     def add(self, step: Step, name: str, *inputs: str, shape: Shape | None = None) -> str:
         """Add an operation, by default of its last input's shape, and return its name."""
         self.shapes[name] = self.shapes[inputs[-1]] if shape is None else shape
@@ -174,7 +168,7 @@ def _lstm(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
         sliding = partial(windows.sliding, entry[:-1], size, cell.strides, cell.padding)
         taps = partial(windows.sliding, space, size, one, "same", one)
         convolve = partial(cell.input_conv, padding=cell.padding)
-        of_x = lambda: sliding(cell.dilation_rate)  # noqa: E731
+        of_x = partial(sliding, cell.dilation_rate)
         kernels = (
             replace(kernels[0], apply=convolve, build_taps=of_x, by_rows=None),
             replace(kernels[1], apply=cell.recurrent_conv, build_taps=taps, by_rows=None),
@@ -251,15 +245,15 @@ def _through_time(
     sequence, masked = call.input_shapes[0], call.masks[0] is not None
     cell = _Cell(layer, sequence[1:], masked)
     output = cell.as_state(_add_cell(layer.cell, cell, path, prefix, SEQUENCE))
-    cell.hold_states()
-    operations = tuple(cell.operations)
-    unrolled = Unrolled(operations, cell.states, sequence, layer.go_backwards, masked)
+    for read in cell.states if masked else ():
+        step = Step(HELD, lambda present, old, new: hold(new, old, present))
+        cell.add(step, read, PRESENT, before(read), read.removesuffix(":held"))
+    unrolled = Unrolled(tuple(cell.operations), cell.states, sequence, layer.go_backwards, masked)
     steps: list[Step] = []
     mask: Source | None = MaskOf(0) if masked else None
     if masked and layer.go_backwards:
         mask = f"{prefix}:mask"
-        reverse = mask_step(lambda m: is_set(m)[:, ::-1], mask, (MaskOf(0),), sequence[:1])
-        steps.append(reverse)
+        steps += [mask_step(lambda m: is_set(m)[:, ::-1], mask, (MaskOf(0),), sequence[:1])]
     steps += unrolled.members((0, *initial), mask)
     if mask is not None and layer.zero_output_for_mask:
         sources, shape = (output, mask), (sequence[0], *unrolled.shapes[output])
@@ -277,14 +271,10 @@ def _last(h: Any) -> Any:
     return h[:, -1]
 
 
-def _whole(h: Any) -> Any:
-    return h
-
-
 def _recurrent(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     initial = range(1, len(call.input_shapes))
     steps, output, states = _through_time(layer, call, call.path, "", initial)
-    select = _whole if layer.return_sequences else _last
+    select = (lambda h: h) if layer.return_sequences else _last
     return (*steps, Step("routing", select, sources=(output,), shape=call.output_shape), *states)
 
 
@@ -306,7 +296,7 @@ def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, 
         through, source, last = _through_time(inner, call, path, prefix, places)
         shape = inner.compute_output_shape((None, *call.input_shapes[0]))
         shape = tuple((shape[0] if layer.return_state else shape)[1:])
-        select: Callable = _whole if layer.return_sequences else _last
+        select: Callable = (lambda h: h) if layer.return_sequences else _last
         if layer.return_sequences and name == "backward":
             # Keras always reverses the second direction's sequence, whichever way it runs.
             select = lambda h: h[:, ::-1]  # noqa: E731
@@ -321,7 +311,7 @@ def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, 
     }
     if layer.merge_mode is None:
         for name, shape in zip(both, call.output_shapes, strict=False):
-            steps.append(Step("routing", _whole, None, f"{name}:out", (name,), shape))
+            steps.append(Step("routing", lambda h: h, None, f"{name}:out", (name,), shape))
         return (*steps, *states)
     suffix = ":sum" if layer.merge_mode == "ave" else ""
     steps.append(Step(*merges[layer.merge_mode], None, suffix, both, call.output_shape))

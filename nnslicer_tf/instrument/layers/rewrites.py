@@ -11,7 +11,7 @@ import inspect
 import math
 import string
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -29,7 +29,7 @@ def _is_tensor(x: Any) -> bool:
     return isinstance(x, keras.KerasTensor)
 
 
-def _axes(axis: Any, rank: int) -> list[int]:
+def axes_of(axis: Any, rank: int) -> list[int]:
     """Return the axes, from 0, that an argument `axis` of a reduction means."""
     return list(range(rank)) if axis is None else sorted(int(a) % rank for a in np.ravel(axis))
 
@@ -58,16 +58,12 @@ def _comparison(op: Any, x1: Any, x2: Any) -> Any:
     return op(x1 - x2, 0.0) if both else NotImplemented
 
 
-def _logical(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rewrite of a logical function of values; masks have a rule."""
-
-    def rewrite(op: Any, *values: Any) -> Any:
-        if not any(getattr(value, "is_value", False) for value in values):
-            return NotImplemented
-        numbers = [ops.cast(v, "float32") if hasattr(v, "dtype") else float(v) for v in values]
-        return ops.greater(function(*numbers), 0.5)
-
-    return rewrite
+def _logical(function: Callable[..., Any], op: Any, *values: Any) -> Any:
+    """Compute a logical function of values by one of numbers; masks have a rule."""
+    if not any(getattr(value, "is_value", False) for value in values):
+        return NotImplemented
+    numbers = [ops.cast(v, "float32") if hasattr(v, "dtype") else float(v) for v in values]
+    return ops.greater(function(*numbers), 0.5)
 
 
 def _every(op: Any, x: Any) -> Any:
@@ -103,34 +99,29 @@ def _norm(op: Any, x: Any) -> Any:
     return ops.power(total, 1 / op.ord)
 
 
+def _normalize(op: Any, x: Any) -> Any:
+    size = ops.norm(x, ord=op.order, axis=op.axis, keepdims=True)
+    return x / ops.maximum(size, keras.config.epsilon() if op.epsilon is None else op.epsilon)
+
+
 def _average(op: Any, x: Any, weights: Any = None) -> Any:
     if weights is None:
         return ops.mean(x, axis=op.axis)
-    axes = _axes(op.axis, len(x.shape))
+    axes = axes_of(op.axis, len(x.shape))
     if len(weights.shape) < len(x.shape):
-        extents = [n if a in axes else 1 for a, n in enumerate(x.shape)]
-        weights = ops.reshape(weights, extents)
+        weights = ops.reshape(weights, [n if a in axes else 1 for a, n in enumerate(x.shape)])
     total = ops.sum(_spread(weights, x.shape) if _is_tensor(weights) else weights, axis=axes)
     return ops.sum(x * weights, axis=op.axis) / total
 
 
 def _product(op: Any, x: Any) -> Any:
-    axes = _axes(op.axis, len(x.shape))
+    axes = axes_of(op.axis, len(x.shape))
     for axis in reversed(axes):
         x = reduce(mul, ops.unstack(x, axis=axis))
     if op.keepdims:
         for axis in axes:
             x = ops.expand_dims(x, axis)
     return x
-
-
-def _running_product(op: Any, x: Any) -> Any:
-    return ops.stack(list(accumulate(ops.unstack(x, axis=op.axis), mul)), axis=op.axis)
-
-
-def _difference(op: Any, a: Any) -> Any:
-    differences = np.diff(np.eye(a.shape[op.axis], dtype=np.float32), op.n, axis=1)
-    return _along(op.axis, a, differences)
 
 
 def _along(axis: int, x: Any, matrix: Any) -> Any:
@@ -154,28 +145,17 @@ def _sorted(x: Any, axis: int) -> Any:
     return ops.stack(parts, axis=axis)
 
 
-def _largest(op: Any, x: Any) -> Any:
-    """Return the largest values; their indices have no rule."""
-    ordered = ops.flip(_sorted(x, len(x.shape) - 1), -1)
-    return ordered[..., : op.k], None
-
-
 def _median(op: Any, x: Any) -> Any:
-    (axis,) = _axes(op.axis, len(x.shape))
+    (axis,) = axes_of(op.axis, len(x.shape))
     size = x.shape[axis]
-    middle = list({(size - 1) // 2, size // 2})
-    part = ops.take(_sorted(x, axis), np.array(sorted(middle)), axis=axis)
+    part = ops.take(_sorted(x, axis), np.unique([(size - 1) // 2, size // 2]), axis=axis)
     return ops.mean(part, axis=axis, keepdims=op.keepdims)
 
 
 def _cross(op: Any, x1: Any, x2: Any) -> Any:
-    axes = (op.axisa, op.axisb, op.axisc)  # `axis` has replaced them
-    (a, b, c), (d, e, f) = (
-        ops.unstack(ops.moveaxis(x, axis, -1), axis=-1)
-        for x, axis in zip((x1, x2), axes, strict=False)
-    )
-    parts = [b * f - c * e, c * d - a * f, a * e - b * d]
-    return ops.moveaxis(ops.stack(parts, axis=-1), -1, axes[2])
+    # `axis` has replaced these three.
+    (a, b, c), (d, e, f) = ops.unstack(x1, axis=op.axisa), ops.unstack(x2, axis=op.axisb)
+    return ops.stack([b * f - c * e, c * d - a * f, a * e - b * d], axis=op.axisc)
 
 
 def _selected(op: Any, x: Any, indices: Any) -> Any:
@@ -207,16 +187,13 @@ def _matmul(op: Any, x1: Any, x2: Any) -> Any:
     constant = x2 if _is_tensor(x1) else x1
     if len(constant.shape) == 1:
         column = ops.expand_dims(ops.convert_to_tensor(constant), -1)
-        if _is_tensor(x1):
-            return ops.squeeze(ops.matmul(x1, column), -1)
-        return ops.squeeze(ops.matmul(ops.swapaxes(x2, -1, -2), column), -1)
-    if _is_tensor(x1):
-        if len(x2.shape) == 2:
-            return NotImplemented
-        letters = string.ascii_lowercase[: len(x1.shape) - 2]
-        return ops.einsum(f"{letters}xy,{letters[-len(x2.shape) + 2 :]}yz->{letters}xz", x1, x2)
+        rows = x1 if _is_tensor(x1) else ops.swapaxes(x2, -1, -2)
+        return ops.squeeze(ops.matmul(rows, column), -1)
     if len(x2.shape) == 2:
         return NotImplemented
+    if _is_tensor(x1):
+        letters = string.ascii_lowercase[: len(x1.shape) - 2]
+        return ops.einsum(f"{letters}xy,{letters[-len(x2.shape) + 2 :]}yz->{letters}xz", x1, x2)
     swapped = ops.swapaxes(ops.convert_to_tensor(x1), -1, -2)
     return ops.swapaxes(ops.matmul(ops.swapaxes(x2, -1, -2), swapped), -1, -2)
 
@@ -241,8 +218,7 @@ def _attention(
     if op.attn_logits_soft_cap is not None:
         scores = ops.tanh(scores / op.attn_logits_soft_cap) * op.attn_logits_soft_cap
     if op.is_causal:
-        earlier = np.tril(np.ones((query.shape[1], key.shape[1]), bool))
-        scores = ops.where(earlier, scores, -1e9)
+        scores = ops.where(np.tri(query.shape[1], key.shape[1], dtype=bool), scores, -1e9)
     if mask is not None:
         scores = ops.where(mask, scores, -1e9)
     return ops.einsum("bhqk,bkhe->bqhe", ops.softmax(scores, axis=-1), value)
@@ -253,18 +229,12 @@ def spelled(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     left, arrow, outputs = subscripts.replace(" ", "").partition("->")
     parts = left.split(",")
     unused = [a for a in string.ascii_uppercase + string.ascii_lowercase if a not in subscripts]
-    widths = [
-        rank - len(part.replace("...", ""))
-        for part, rank in zip(parts, ranks, strict=True)
-        if "..." in part
-    ]
-    spread = unused[: max(widths, default=0)]
-    for i, (part, rank) in enumerate(zip(parts, ranks, strict=True)):
-        width = rank - len(part.replace("...", ""))
-        parts[i] = part.replace("...", "".join(spread[len(spread) - width :]))
+    widths = [rank - len(part.replace("...", "")) for part, rank in zip(parts, ranks, strict=True)]
+    extra = "".join(unused[: max(widths)])
+    parts = [p.replace("...", extra[len(extra) - n :]) for p, n in zip(parts, widths, strict=True)]
     if not arrow:
         outputs = "".join(a for a in sorted({*"".join(parts)}) if "".join(parts).count(a) == 1)
-    return parts, outputs.replace("...", "".join(spread))
+    return parts, outputs.replace("...", extra)
 
 
 def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
@@ -276,8 +246,7 @@ def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
         for letter in [a for a in dict.fromkeys(part) if part.count(a) > 1]:
             while letters[i].count(letter) > 1:
                 first = letters[i].index(letter)
-                second = letters[i].index(letter, first + 1)
-                xs[i] = ops.diagonal(xs[i], axis1=first, axis2=second)
+                xs[i] = ops.diagonal(xs[i], axis1=first, axis2=letters[i].index(letter, first + 1))
                 letters[i] = letters[i].replace(letter, "", 2) + letter
     if len(xs) == 1:
         (x,), (part,) = xs, letters
@@ -290,8 +259,7 @@ def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
         later = {*"".join(letters[2:]), *outputs}
         both = "".join(a for a in dict.fromkeys(letters[0] + letters[1]) if a in later)
         product = ops.einsum(f"{letters[0]},{letters[1]}->{both}", *xs[:2])
-        rest = ",".join((both, *letters[2:]))
-        return ops.einsum(f"{rest}->{outputs}", product, *xs[2:])
+        return ops.einsum(f"{','.join((both, *letters[2:]))}->{outputs}", product, *xs[2:])
     if not _is_tensor(xs[0]):
         xs, letters = xs[::-1], letters[::-1]
     (a, b), (x, y) = letters, xs
@@ -299,14 +267,12 @@ def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
         if any(p in outputs and p not in a for p in b):
             return NotImplemented
         y = ops.convert_to_tensor(y)  # no axis of units: its values are constants
-    changed = False
     for i, (part, other) in enumerate(((a, b), (b, a))):
         dropped = [k for k, letter in enumerate(part) if letter not in other + outputs]
         if dropped:
             xs[i] = ops.sum(xs[i], axis=dropped)
             letters[i] = "".join(letter for k, letter in enumerate(part) if k not in dropped)
-            changed = True
-    if changed:
+    if letters != [a, b]:
         return ops.einsum(f"{letters[0]},{letters[1]}->{outputs}", *xs)
     if _is_tensor(y):
         if a[0] == b[0] == outputs[0]:
@@ -351,9 +317,11 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "Any": _every,
     "Average": _average,
     "Cross": _cross,
-    "Cumprod": _running_product,
+    "Cumprod": lambda op, x: ops.stack([*accumulate(ops.unstack(x, axis=op.axis), mul)], op.axis),
     "Cumsum": lambda op, x: _along(op.axis, x, np.tri(x.shape[op.axis], dtype="f").T),
-    "Diff": _difference,
+    "Diff": lambda op, a: _along(
+        op.axis, a, np.diff(np.eye(a.shape[op.axis], dtype="f"), op.n, axis=1)
+    ),
     **dict.fromkeys(("Divide", "TrueDivide"), _divide),
     **dict.fromkeys(("Dot", "Tensordot"), _dot),
     "DotProductAttention": _attention,
@@ -363,10 +331,10 @@ REWRITES: dict[str, Callable[..., Any]] = {
     ),
     **dict.fromkeys(("LayerNorm", "RMSNorm"), _of_inputs),
     "Logaddexp": lambda op, x1, x2: ops.log(ops.exp(x1) + ops.exp(x2)),
-    "LogicalAnd": _logical(ops.minimum),
-    "LogicalNot": _logical(lambda x: 1.0 - x),
-    "LogicalOr": _logical(ops.maximum),
-    "LogicalXor": _logical(lambda a, b: ops.abs(a - b)),
+    "LogicalAnd": partial(_logical, ops.minimum),
+    "LogicalNot": partial(_logical, lambda x: 1.0 - x),
+    "LogicalOr": partial(_logical, ops.maximum),
+    "LogicalXor": partial(_logical, lambda a, b: ops.abs(a - b)),
     "LogSoftmax": lambda op, x: x - ops.logsumexp(x, axis=op.axis, keepdims=True),
     "Logsumexp": lambda op, x: ops.log(ops.sum(ops.exp(x), axis=op.axis, keepdims=op.keepdims)),
     "Matmul": _matmul,
@@ -376,19 +344,14 @@ REWRITES: dict[str, Callable[..., Any]] = {
         _variance(x, op.axes, op.keepdims),
     ),
     "Norm": _norm,
-    "Normalize": lambda op, x: (
-        x
-        / ops.maximum(
-            ops.norm(x, ord=op.order, axis=op.axis, keepdims=True),
-            keras.config.epsilon() if op.epsilon is None else op.epsilon,
-        )
-    ),
+    "Normalize": _normalize,
     "Power": lambda op, x1, x2: ops.exp(x2 * ops.log(x1)) if _is_tensor(x2) else NotImplemented,
     "Prod": _product,
     "Sort": lambda op, x: _sorted(x, op.axis % len(x.shape)),
     "Std": lambda op, x: ops.sqrt(_variance(x, op.axis, op.keepdims)),
     "TakeAlongAxis": _selected,
-    "TopK": _largest,
+    # Their indices have no rule.
+    "TopK": lambda op, x: (ops.flip(_sorted(x, len(x.shape) - 1), -1)[..., : op.k], None),
     "Trace": lambda op, x: ops.sum(
         ops.diagonal(x, offset=op.offset, axis1=op.axis1, axis2=op.axis2), axis=-1
     ),

@@ -26,9 +26,7 @@ def _move(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     """Return the step of `x[…]` with constant indices that keep the batch axis."""
     key = call.arguments["key"]
-    if isinstance(key, list) and any(
-        part is None or part is Ellipsis or isinstance(part, slice) for part in key
-    ):
+    if isinstance(key, list) and any(p is None or p is ... or isinstance(p, slice) for p in key):
         key = tuple(key)  # Keras reads the tuple back from a file as a list
     batch = key[0] if isinstance(key, tuple) else key
     if batch is not Ellipsis and batch != slice(None):

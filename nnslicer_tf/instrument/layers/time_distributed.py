@@ -6,6 +6,7 @@ the positions in tables of taps.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import keras
@@ -31,9 +32,8 @@ def _time_distributed(layer: layers.TimeDistributed, call: LayerCall) -> tuple[S
                 "Give its sequences to the model as samples of their own."
             )
         sources, shape = step.sources or (), step.shape or ()  # both are written out
-        positions = int(np.prod(shapes[sources[0]][:-1]))
-        params = _params_at_all_times(step.params, times, positions)
-        compute = _folded(step.compute)
+        params = _params_at_all_times(step.params, times, int(np.prod(shapes[sources[0]][:-1])))
+        compute = partial(_folded, step.compute)
         result.append(replace(step, compute=compute, params=params, shape=(times, *shape)))
         shapes[step.suffix] = shape
     return tuple(result)
@@ -84,15 +84,11 @@ def _written_out(
     return result
 
 
-def _folded(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of `(batch, time, …)` that computes each time step separately."""
-
-    def at_all_times(*inputs: Any) -> Any:
-        batch, times = ops.shape(inputs[0])[0], inputs[0].shape[1]
-        result = compute(*(ops.reshape(x, (-1, *x.shape[2:])) for x in inputs))
-        return ops.reshape(result, (batch, times, *result.shape[1:]))
-
-    return at_all_times
+def _folded(compute: Callable[..., Any], *inputs: Any) -> Any:
+    """Compute each time step of inputs `(batch, time, …)` separately."""
+    batch, times = ops.shape(inputs[0])[0], inputs[0].shape[1]
+    result = compute(*(ops.reshape(x, (-1, *x.shape[2:])) for x in inputs))
+    return ops.reshape(result, (batch, times, *result.shape[1:]))
 
 
 def _params_at_all_times(params: Any, times: int, positions: int) -> Any:
@@ -100,13 +96,12 @@ def _params_at_all_times(params: Any, times: int, positions: int) -> Any:
 
     def taps() -> np.ndarray:
         one = params.build_taps()
-        starts = np.arange(times)[:, None, None] * positions
-        every = np.where(one < 0, -1, one + starts)
+        every = np.where(one < 0, -1, one + np.arange(times)[:, None, None] * positions)
         return every.reshape(-1, one.shape[1]).astype(np.int32)
 
     if isinstance(params, Synapses):
         one = params.apply
-        apply = lambda x, w: _folded(lambda v: one(v, w))(x)  # noqa: E731
+        apply = lambda x, w: _folded(lambda v: one(v, w), x)  # noqa: E731
         return replace(params, apply=apply, build_taps=taps, by_rows=None)
     return Pooling(taps) if isinstance(params, Pooling) else params
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import keras
 import numpy as np
 from keras import layers, ops
 
@@ -27,7 +28,8 @@ Read = Callable[[], Any]  # returns a layer's variable, or None
 
 def require_channels_last(layer: Any, call: LayerCall) -> None:
     """Raise UnsupportedLayerError if a layer's data format is channels_first."""
-    if getattr(layer, "data_format", "channels_last") != "channels_last":
+    given = getattr(layer, "data_format", "channels_last")
+    if (given or keras.config.image_data_format()) != "channels_last":
         raise UnsupportedLayerError(
             f"Layer '{call.path}' ({type(layer).__name__}) has data_format='channels_first'. "
             "Only channels_last is supported: rebuild the model in that format."
@@ -150,12 +152,9 @@ def transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         )
     strides, padding = tuple(layer.strides), layer.padding
     space, output_space = call.input_shapes[0][:-1], call.output_shape[:-1]
-
-    def apply(x: Any, kernel: Any) -> Any:
-        return ops.conv_transpose(
-            x, kernel, strides, padding=padding, output_padding=layer.output_padding
-        )
-
+    apply = partial(
+        ops.conv_transpose, strides=strides, padding=padding, output_padding=layer.output_padding
+    )
     without_gaps: Sum = apply
     if any(k < s for k, s in zip(layer.kernel_size, strides, strict=True)):
         without_gaps = transposed_without_gaps(

@@ -15,7 +15,6 @@ import numpy as np
 from nnslicer_tf import __version__
 from nnslicer_tf._environment import track
 from nnslicer_tf._kernels import pools
-from nnslicer_tf._numerics import softmax
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Operation, Synapses, Zero
 from nnslicer_tf.instrument.index_maps import routing_map
 from nnslicer_tf.instrument.operations import Lookup, Pooling
@@ -118,14 +117,13 @@ class Document:
             for one in self._exhibits
             if one.x is not None
             and len(one.im.output_operations) == 1
-            and len(one.im[one.im.logit_operation].shape) == 1
-            and one.im[one.im.logit_operation].shape[0] > 1
+            and not one.im.classes.is_number
+            and not one.im.classes.positions
         }
         every = [(one, i) for one in self._exhibits for i in range(len(one.parts))]
         parts: dict[int, list] = {id(one): [] for one in self._exhibits}
         for one, i in track(every, "Exploring", len(every), self._progress):
-            part = self._part(one, i, places[id(one.im)], masked.get(id(one)))
-            parts[id(one)].append(part)
+            parts[id(one)].append(self._part(one, i, places[id(one.im)], masked.get(id(one))))
         heads = head_axes(im.operations)
         kernels = []
         for k in im.kernels.values():
@@ -179,8 +177,7 @@ class Document:
 
     def _stores(self, name: str) -> bool:
         """Return whether the values of an operation's single neurons are stored."""
-        is_small = self._im[name].size <= self._max_size
-        return is_small and (self._exact or name in self._feeding)
+        return self._im[name].size <= self._max_size and (self._exact or name in self._feeding)
 
     # --- the model -----------------------------------------------------------------
 
@@ -282,16 +279,16 @@ class Document:
             data["inactive"] = "zero" if one.means is None else "their mean values"
             if masked is not None:  # a classifier
                 if key not in self._whole:
-                    self._whole[key] = _answer(masked.outputs({}, x))
+                    self._whole[key] = _answer(one.im, masked.outputs({}, x))
                 data["says"] = {"whole": self._whole[key]}
                 if part.synapses and not certificate:
                     inside = {name: np.asarray(v) != 0 for name, v in part.synapses.items()}
                     outside = {name: ~mask for name, mask in inside.items()}
-                    data["says"]["kept"] = _answer(masked.outputs(inside, x))
-                    data["says"]["removed"] = _answer(masked.outputs(outside, x))
+                    data["says"]["kept"] = _answer(one.im, masked.outputs(inside, x))
+                    data["says"]["removed"] = _answer(one.im, masked.outputs(outside, x))
         if certificate:
             data |= {"certificate": certificate, "measured": part.measured}
-        if "predicted" in one.facts:
+        if "predicted" in one.facts and one.facts["predicted"][i] >= 0:  # −1: no single class
             data["predicted"] = one.facts["predicted"][i]
         return data
 
@@ -347,15 +344,12 @@ class Document:
             # Δ of the inputs of filters' synapses: the input of a synapse is the mean, over all
             # windows, of the value that it multiplies (NNSlicer, Equation 1).
             for o in one.im.operations:
-                if (
-                    not o.kernels
-                    or not isinstance(o.params, Synapses)
-                    or isinstance(o.params, Lookup)
-                ):
+                kernel = o.params
+                if not isinstance(kernel, Synapses) or isinstance(kernel, Lookup) or not o.kernels:
                     continue
                 pair = (values[o.inputs[0]], one.means[o.inputs[0]])
                 sheets = [np.ascontiguousarray(v).reshape(1, -1, v.shape[-1]) for v in pair]
-                read, usual = (pools.tap_means(sheet, o.params.taps)[0] for sheet in sheets)
+                read, usual = (pools.tap_means(sheet, kernel.taps)[0] for sheet in sheets)
                 change = (read - usual).astype(np.float32)
                 row["changes"][self._places[o.name]] = self._floats(change)
         return self._row_of[key]
@@ -370,8 +364,8 @@ def _mean_values(im: InstrumentedModel, x: np.ndarray) -> Mapping[str, np.ndarra
     return {name: (total / len(x)).astype(np.float32) for name, total in totals.items()}
 
 
-def _answer(logits: np.ndarray) -> list[list[float]]:
+def _answer(im: InstrumentedModel, logits: np.ndarray) -> list[list[float]]:
     """Return [class, mean probability] of the most likely classes of some samples."""
-    shares = softmax(logits, axis=1).mean(axis=0)
+    shares = im.classes.probabilities(im.outputs_from(logits)).mean(axis=0)
     order = np.argsort(-shares, kind="stable")[:MAX_CLASSES]
     return [[int(i), float(shares[i])] for i in order]
