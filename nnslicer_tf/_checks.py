@@ -226,6 +226,20 @@ def check_points(
     return x
 
 
+def check_bounds(bounds: Any) -> tuple[float, float]:
+    """Return the smallest and largest value of an input; raise InvalidArgumentError for others."""
+    try:
+        low, high = map(float, bounds)
+        valid = low < high
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise InvalidArgumentError(
+            f"bounds must be the smallest and the largest value of an input. Received: {bounds!r}"
+        )
+    return low, high
+
+
 def check_target(target: int, logits: int) -> None:
     """Raise `InvalidArgumentError` unless `target` is the index of one of `logits` logits."""
     if not is_int(target) or not 0 <= target < logits:

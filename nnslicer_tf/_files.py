@@ -165,7 +165,7 @@ def temporary_file(folder: Path, stem: str, suffix: str = "") -> Path:
 
 def _short(stem: str) -> str:
     """Return the start of a file's name, to which a temporary file's can add some characters."""
-    return stem.encode()[:_MAX_STEM].decode(errors="ignore")
+    return stem.encode(errors="ignore")[:_MAX_STEM].decode(errors="ignore")
 
 
 # --- archives ---
@@ -185,7 +185,8 @@ def write_archive(
         raise InvalidArgumentError(
             f"The name of a result file must end in .npz. Received: '{path}'"
         )
-    members: dict[str, Any] = {"header": np.array(json.dumps({"format": kind, **header})), **arrays}
+    text = json.dumps({"format": kind, **header}, default=np.generic.item)  # of NumPy's numbers
+    members: dict[str, Any] = {"header": np.array(text), **arrays}
     unpacked = sum(array.nbytes for array in members.values())
     with atomic_path(path, replace=replace) as temporary:
         for save in (np.savez_compressed, np.savez) if compress else (np.savez,):
@@ -205,6 +206,8 @@ def read_archive(path: str | os.PathLike, kind: str, what: str) -> Iterator["Arc
     path = as_path(path)
     if not path.exists():
         raise MissingFileError(f"There is no {what} file '{path}'.")
+    if not path.is_file():  # a device may never end
+        raise CorruptFileError(f"'{path}' is no regular file, so no {what}.")
     try:
         with zipfile.ZipFile(path) as file:
             archive = Archive(path, what, file)

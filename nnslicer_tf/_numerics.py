@@ -97,8 +97,9 @@ class OutputClasses:
 
     By its task, the output has one value for two classes ("binary"), one for each of several
     classes ("multiclass"), one for each of several independent labels ("multilabel"), or numbers
-    that are no classes ("regression"). With one value of logit z, class 1 has the score z and class
-    0 the score −z. For maps, "sample" below means each position.
+    that are no classes ("regression"). With one value of logit z, classes 1 and 0 have the scores
+    z/2 and −z/2, so that their softmax and their difference are right. For maps, "sample" below
+    means each position.
 
     Attributes:
         final: The last function of the scores: one of `FINAL_ACTIVATIONS`, the name of another
@@ -193,17 +194,17 @@ class OutputClasses:
         return outputs
 
     def scores(self, logits: np.ndarray) -> np.ndarray:
-        """Return each class's score `(samples, …, classes)`: its logit; −z and z for one value."""
+        """Return each class's score `(samples, …, classes)`: its logit; ∓z/2 for one value z."""
         logits = self.by_class(logits)
-        return np.concatenate([-logits, logits], axis=-1) if self.is_binary else logits
+        return np.concatenate([-logits, logits], axis=-1) / 2 if self.is_binary else logits
 
     def of_scores(self, weights: np.ndarray) -> np.ndarray:
         """Return weights of the logits, `(samples, *shape)`, whose sum is that of weighted scores.
 
         `weights` are those of each class's score, `(samples, …, classes)`.
         """
-        if self.is_binary:  # whose scores are −z and z
-            weights = weights[..., 1:] - weights[..., :1]
+        if self.is_binary:  # whose scores are −z/2 and z/2
+            weights = (weights[..., 1:] - weights[..., :1]) / 2
         axis = self.axis % max(1, len(self.shape)) + 1
         return np.moveaxis(weights, -1, axis).reshape(len(weights), *self.shape)
 

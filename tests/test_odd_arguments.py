@@ -1,5 +1,6 @@
 """Arguments and files that no analysis can use end in an error of the library, not in a raw one."""
 
+import json
 import os
 import zipfile
 
@@ -156,6 +157,29 @@ def test_scores_that_are_none(im):
         pruning.prune(im.model, scores=None, ratio=0.5)
 
 
+ODD_SCORES = {
+    "another kernel": lambda scores: {"zz": np.ones(3)},
+    "another shape": lambda scores: {name: score[:2] for name, score in scores.items()},
+    "NaN": lambda scores: {name: np.full_like(score, np.nan) for name, score in scores.items()},
+    "texts": lambda scores: {name: score.astype(str) for name, score in scores.items()},
+    "none": lambda scores: {},
+}
+
+
+@pytest.mark.parametrize("odd", ODD_SCORES)
+def test_scores_that_do_not_fit(im, odd):
+    scores = ODD_SCORES[odd](pruning.scores(im, "weight"))
+    calls = {
+        "times_weight": lambda: pruning.times_weight(im, scores),
+        "prune": lambda: pruning.prune(im, scores, 0.5),
+        "global_ratios": lambda: pruning.global_ratios(scores, 0.5),
+    }
+    for name, call in calls.items():
+        if name != "global_ratios" or odd not in ("another kernel", "another shape"):
+            with pytest.raises(InvalidArgumentError):
+                call()
+
+
 def test_files_of_figures(tmp_path):
     for name in ("a.txt", "a", "a.keras"):
         with pytest.raises(InvalidArgumentError, match="Figures are written as"):
@@ -193,6 +217,56 @@ def test_claims_of_size(tmp_path, shape):
     for name in ("a.npy", "a.npz"):
         with pytest.raises(CorruptFileError, match=name):
             datasets.load_data(tmp_path / name, labels=False)
+
+
+def test_slices_without_synapses():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(2)])
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, X, progress=False), progress=False)
+    of_neurons = slicer.decisive(X[:1], level="neuron", scope=None, others=0)[0]
+    bare = slicer.slice_each(X[:2], kernels=[], operations=[])
+    for one in (of_neurons, bare, bare[0]):
+        with pytest.raises(InvalidArgumentError, match="hold no synapses"):
+            one.plot()
+    with pytest.raises(InvalidArgumentError, match="no units to compare"):
+        bare[0].compare(bare[1])
+
+
+@pytest.mark.parametrize("address", [5, b"auto", ["a"], "http://[x"])
+def test_addresses_that_are_none(im, address):
+    profile = nns.Profile.from_data(im, X, progress=False)
+    with pytest.raises(InvalidArgumentError, match="ray_address"):
+        nns.Slicer(im, profile, ray_address=address, progress=False).slice(X[:2])
+
+
+def test_names_that_are_not_utf_8(im, tmp_path):
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, X, progress=False), progress=False)
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.npz")
+    one = slicer.slice(X[:2])
+    one.save(path)
+    assert nns.Slice.load(path) == one
+
+
+def test_devices_are_no_files():
+    for name in ("/dev/zero", "/dev/full"):
+        with pytest.raises(CorruptFileError, match="no regular file"):
+            nns.Slice.load(name)
+
+
+@pytest.mark.parametrize("damage", ["columns", "others"])
+def test_damage_of_decisive_slices_is_found_when_loading(im, tmp_path, damage):
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, X, progress=False), progress=False)
+    found = slicer.decisive(X[:1], scope=X)
+    found.save(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as archive:
+        arrays = dict(archive)
+    header = json.loads(str(arrays.pop("header")))
+    if damage == "columns":
+        header["columns"][header["columns"].index("scope bound")] = "z"
+    else:
+        header["info"]["others"] = [[1]]
+    np.savez(tmp_path / "b.npz", header=np.array(json.dumps(header)), **arrays)
+    with pytest.raises(CorruptFileError, match=r"b\.npz"):
+        type(found).load(tmp_path / "b.npz")
 
 
 def test_a_picture_of_too_many_pixels(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import dflare, protection, pruning, semantic, versions
+from nnslicer_tf import attributions, dflare, exactline, protection, pruning, semantic, versions
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import (
     CriterionError,
@@ -140,6 +140,26 @@ def test_each_part_of_a_table_has_its_columns_put_right(model, form):
     np.testing.assert_allclose(again.means[known.input_operation], X.mean(0), atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:The columns were reordered")
+def test_points_of_lines_and_planes_have_the_columns_of_the_profile(model):
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, TABLE, progress=False), progress=False)
+    im, (first, second) = slicer.im, (TURNED.iloc[0], TURNED.iloc[1])
+    line = exactline.exact_line(im, first, second)
+    np.testing.assert_allclose([line.start, line.end], X[:2])
+    gradients = [exactline.integrated_gradients(im, *pair, 0) for pair in ((first, second), X[:2])]
+    np.testing.assert_allclose(*gradients)
+    walker = exactline.LineWalker(im)
+    (line,) = walker.lines(TURNED[:1], TABLE[1:2])
+    np.testing.assert_allclose([line.start, line.end], X[:2])
+    for polygon in (TURNED[:3], [TABLE.iloc[0], TURNED.iloc[1], TABLE.iloc[2]]):
+        plane = exactline.exact_plane(im, polygon, progress=False)
+        np.testing.assert_allclose(plane.at(plane.corners)[0], X[0], atol=1e-6)
+    ways = [
+        attributions.ATTRIBUTIONS["gradient × input"](im, one, X[1], 0) for one in (first, X[0])
+    ]
+    np.testing.assert_allclose(*ways)
+
+
 def test_a_sample_with_its_label_is_explained(model):
     slicer = nns.Slicer(model, nns.Profile.from_data(model, TABLE, progress=False), progress=False)
     for one in ((X[:1], Y[:1]), (TABLE[:1], Y[:1]), (TABLE[:1], pd.Series(Y[:1])), X[0], [*X[0]]):
@@ -161,6 +181,22 @@ def test_columns_as_inputs_keep_their_rows_order():
     expected = model.predict([X[:, :1], X[:, 1:2]], verbose=0)
     np.testing.assert_allclose(slicer.im.predict(other), expected, atol=1e-6)
     np.testing.assert_allclose(slicer.im.predict(x), expected[table.index], atol=1e-6)
+
+
+@pytest.mark.parametrize("names", [[4, 3, 2, 1, 0], ["4", "3", "2", "1", "0"]])
+def test_places_as_names_have_an_order_where_a_table_was_profiled(model, names):
+    """Without one, the columns are read in their order, as by Keras."""
+    table, expected = pd.DataFrame(X, columns=names), model.predict(X, verbose=0)
+    im = nns.InstrumentedModel(model)
+    np.testing.assert_allclose(im.predict(table), expected, atol=1e-6)
+    nns.Slicer(im, nns.Profile.from_data(im, X, progress=False), progress=False)
+    np.testing.assert_allclose(im.predict(table), expected, atol=1e-6)
+    profile = nns.Profile.from_data(im, table, progress=False)
+    np.testing.assert_allclose(profile.means[im.input_operation], X.mean(axis=0), atol=1e-6)
+    nns.Slicer(im, profile, progress=False)
+    np.testing.assert_allclose(im.predict(table), expected, atol=1e-6)
+    with pytest.warns(UserWarning, match="columns were reordered"):
+        np.testing.assert_allclose(im.predict(table.iloc[:, ::-1]), expected, atol=1e-6)
 
 
 def test_tables_among_several_inputs_have_the_columns_of_the_profile():

@@ -199,8 +199,8 @@ def _samples(
     """Return inputs, images as bytes, with labels, scale and columns, if there are any."""
     import numpy as np
 
-    samples = inputs.dataset(data, im, "none", classes=classes)
-    x, y = np.asarray(samples.x), samples.y if len(samples.y) else None
+    samples = inputs.dataset(data, im, "none", labels="optional", classes=classes)
+    x, y = np.asarray(samples.x), samples.y if np.size(samples.y) else None
     if x.ndim != 4 or scale == 0:
         return x, y, None, samples.columns
     low, high = float(x.min()), float(x.max())

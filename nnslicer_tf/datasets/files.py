@@ -50,7 +50,8 @@ def load_data(
         normalise: For public sets, see `load`. Images are divided by 255 if `"unit"`, and keep
             their values 0 … 255 if `"none"`. Values in other files are used unchanged.
         labels: Whether there must be labels, classes. If not, those in `.npz` files are not read;
-            "any" are right answers of any kind, such as maps of classes or numbers.
+            "any" are right answers of any kind, such as maps of classes or numbers, and
+            "optional" are these if the file has them.
         shape: Shape of one sample. Images are resized to its height and width, and converted to
             grey or colour by its channels; rows of a `.csv` file are reshaped to it.
         split: Split of a public set to use if `spec` does not name one.
@@ -84,14 +85,15 @@ def load_data(
     else:
         name, _, named_split = str(spec).partition(":")
         data = load(name, named_split or split, normalise=normalise)
-    if labels and not len(data.y):
+    is_required = labels and labels != "optional"
+    if is_required and not len(data.y):
         raise InvalidArgumentError(
             f"'{spec}' has no labels, which this analysis needs. Pass a folder with one subfolder "
             "of images for each class, an .npz file with arrays x and y, or a .csv file with a "
             "column 'label'."
         )
     if not classes:
-        if labels and data.alphabetical and not is_image:
+        if is_required and data.alphabetical and not is_image:
             warnings.warn(order_note(data.class_names), stacklevel=2)
         return data
 
@@ -152,6 +154,7 @@ def _load_arrays(path: Path, labels: bool | str) -> Dataset:
             arrays = {"x": content} if is_array else {key: content[key] for key in content.files}
     except (*_UNREADABLE, AttributeError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
         raise CorruptFileError(f"'{path}' is not a readable {path.suffix} file: {error}") from error
+    labels = "y" in arrays and "any" if labels == "optional" else labels
     needs_y = labels and path.suffix == ".npz"
     if missing := ({"x", "y"} if needs_y else {"x"}) - arrays.keys():
         raise CorruptFileError(

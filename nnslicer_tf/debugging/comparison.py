@@ -246,9 +246,10 @@ class LayerComparison(ShownAsTable):
 
         The level is "layer" (one row per place: kernel, its storage and share of the weights,
         errors, and the ratio of the original's value to the error that leaves, "SNR, dB") or
-        "channel"; others raise InvalidArgumentError.
+        "channel"; others, and `most` below 1, raise InvalidArgumentError.
         """
         check_name("level", level, _LEVELS)
+        check_count("most", 1 if most is None else most)
         if level == "channel":
             parts = [
                 pd.DataFrame({"operation": n, "channel": range(len(v)), "cause": v})
@@ -274,7 +275,7 @@ class LayerComparison(ShownAsTable):
                 for place in self.ranking
             ]
             frame = pd.DataFrame(rows)
-        frame = frame.head(most or len(frame)).reset_index(drop=True)
+        frame = frame.head(len(frame) if most is None else most).reset_index(drop=True)
         frame.insert(0, "rank", range(1, len(frame) + 1))
         return frame
 

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ class LiteRTGraph:
         self.names = {index: tensor["name"] for index, tensor in file.tensors.items()}
         self.input, self.output = (end["index"] for end in file.ends())
         self._source_of: dict[int, int] = {}  # computed constant → its source
+        self._turn = Lock()  # of threads: the interpreter has one set of tensors
         depends, steps = {self.input}, []
         for step in self._interpreter._get_ops_details():
             inputs = [int(i) for i in step["inputs"] if i >= 0]
@@ -94,11 +96,12 @@ class LiteRTGraph:
     def run(self, x: np.ndarray, tensors: Iterable[int]) -> dict[int, np.ndarray]:
         """Run the file; return dequantised tensors `(samples, …)` float32, by index."""
         parts: dict[int, list[np.ndarray]] = {index: [] for index in tensors}
-        for sample in quantised(x, self._tensors[self.input]):
-            self._interpreter.set_tensor(self.input, sample[None])
-            self._interpreter.invoke()
-            for index, values in parts.items():
-                values.append(self._interpreter.get_tensor(index))
+        with self._turn:
+            for sample in quantised(x, self._tensors[self.input]):
+                self._interpreter.set_tensor(self.input, sample[None])
+                self._interpreter.invoke()
+                for index, values in parts.items():
+                    values.append(self._interpreter.get_tensor(index))
         return {i: dequantised(np.concatenate(v), self._tensors[i]) for i, v in parts.items()}
 
     def values_of_sample(self) -> list[int]:

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf._checks import (
     ArrayLike,
     as_generator,
+    check_bounds,
     check_count,
     check_number,
     check_points,
@@ -34,7 +35,7 @@ from nnslicer_tf.deepxplore.coverage import CountedNeurons, Coverage, NeuronCove
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
-from nnslicer_tf.instrument.data import check_array, check_bounds
+from nnslicer_tf.instrument.data import check_array
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.plausibility import warn_of_answers
 

@@ -34,10 +34,12 @@ def false_alarms(
 
     Of a threshold that was `fixed` beforehand, it is Clopper and Pearson's. One that is the k-th
     smallest of n held-out scores is exceeded by a new score with a probability that has, over draws
-    of these inputs, the distribution Beta(n + 1 − k, k), whatever that of the scores is.
+    of these inputs, the distribution Beta(n + 1 − k, k), whatever the continuous distribution of
+    the scores is. New scores that tie with it do not exceed it: then the lower end is as before.
     """
     count = len(normal_scores)
     above = int((normal_scores > threshold).sum())
+    fixed = fixed or int((normal_scores == threshold).sum()) > 1
     low = beta.ppf(0.025, above + (not fixed), count - above + fixed) if above or not fixed else 0.0
     high = beta.ppf(0.975, above + 1, count - above) if above < count else 1.0
     return above / count, float(low), float(high)

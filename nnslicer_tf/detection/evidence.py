@@ -159,8 +159,9 @@ class Evidence:
         return vectors
 
     def scores(self, x: Any) -> Any:
-        """Return the scores of the classes for other inputs, (N, classes)."""
-        return self.im.classes.scores(self.im.logits(x))
+        """Return the logits of the classes for other inputs, (N, classes); −z, z for one value."""
+        classes = self.im.classes  # of one value, files of version 0.1 have these
+        return classes.scores(self.im.logits(x)) * (2 if classes.is_binary else 1)
 
     def _by_kernel(
         self, kernels: Sequence[str], columns: np.ndarray

@@ -66,6 +66,8 @@ class RayEngine:
     """
 
     def __init__(self, workers: int | None, address: str | None = None) -> None:
+        if address is not None and not isinstance(address, str):
+            raise InvalidArgumentError(f"ray_address must be a text. Received: {address!r}")
         self._ray = require(
             "ray",
             "`workers` and `ray_address` need",
@@ -77,8 +79,8 @@ class RayEngine:
         if address is None or self._ray.is_initialized():
             return
         # Ray itself would try for minutes, or for ever, at an address of no cluster.
-        place = urlsplit(address if "://" in address else f"//{address}")
         try:
+            place = urlsplit(address if "://" in address else f"//{address}")
             if place.hostname is not None and place.port is not None:  # not "auto" or "local"
                 target = (place.hostname, place.port)
                 with socket.create_connection(target, timeout=CONNECT_SECONDS) as connection:

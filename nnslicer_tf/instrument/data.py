@@ -65,20 +65,6 @@ def bounds_of_dtype(dtype: str) -> Bounds | None:
     return WholeBounds((low, float(limits.max) if is_small else np.inf))
 
 
-def check_bounds(bounds: Any) -> Bounds:
-    """Return the smallest and largest value of an input; raise InvalidArgumentError for others."""
-    try:
-        low, high = map(float, bounds)
-        valid = low < high
-    except (TypeError, ValueError):
-        valid = False
-    if not valid:
-        raise InvalidArgumentError(
-            f"bounds must be the smallest and the largest value of an input. Received: {bounds!r}"
-        )
-    return low, high
-
-
 def check_array(
     x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = None, columns: Sequence[str] = ()
 ) -> np.ndarray:
@@ -210,10 +196,8 @@ class Samples:
         if self._is_single:
             if isinstance(data, (str, os.PathLike)):
                 data = load_data(data, labels=labelled, shape=self._shapes[""])
-            elif isinstance(data, list) and data and all(_is_row(item) for item in data):
-                data = pd.DataFrame(data)  # its rows may have their columns in other orders
             data = aligned(data, columns)
-            self.columns = column_names(data)
+            self.columns = column_names(data) or _places(data)
             x, y = _opened(data, self._shapes[""])
             arrays = {"": x} if isinstance(x, np.ndarray) else None
             self.labels = [] if arrays is None else [y]
@@ -424,12 +408,14 @@ def aligned(data: Any, columns: Sequence[str], quiet: bool = False) -> Any:
         known = {key: columns_of(columns, key) for key in data}
         rows = [k for k, part in data.items() if _is_row(part) and {*part.index} != {*known[k]}]
         return {k: part if k in rows else aligned(part, known[k]) for k, part in data.items()}
+    if isinstance(data, list) and data and all(map(_is_row, data)):
+        data = pd.DataFrame(data)  # which puts the columns of all rows in one order
     if isinstance(data, tuple) and data and hasattr(data[0], "iloc"):
         return aligned(data[0], columns), *data[1:]
-    names, columns = column_names(data), tuple(columns)
-    if sorted(names) == sorted(numbered := tuple(map(str, range(len(names))))):
-        columns = columns or numbered  # pandas' own names are places
-    if not names or not columns or names == columns:
+    names, columns = column_names(data) or _places(data), tuple(columns)
+    places = tuple(map(str, range(len(columns))))  # of a table without names, which has an order
+    differ = (sorted(names) == sorted(places)) != (sorted(columns) == sorted(places))
+    if not names or columns in ((), names) or (differ and places in (names, columns)):
         return data
     missing = [name for name in columns if name not in names]
     unknown = [name for name in names if name not in columns]
@@ -516,6 +502,13 @@ def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
         "tf.data.Dataset or other iterable, or the name of a data set, file or folder. Received: "
         f"{type(data).__name__} {str(data)[:60]}"
     )
+
+
+def _places(data: Any) -> tuple[str, ...]:
+    """Return the names that pandas gives the columns of a DataFrame without names, or ()."""
+    frame = data[0] if isinstance(data, tuple) and data else data
+    is_frame = hasattr(frame, "iloc") and frame.ndim == 2
+    return tuple(map(str, range(frame.shape[1]))) if is_frame else ()
 
 
 def _is_row(item: Any) -> bool:

@@ -14,7 +14,15 @@ import keras
 import numpy as np
 from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import check_count, check_name, counted, did_you_mean, of_user
+from nnslicer_tf._checks import (
+    check_bounds,
+    check_count,
+    check_name,
+    check_points,
+    counted,
+    did_you_mean,
+    of_user,
+)
 from nnslicer_tf._environment import track, waiting
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
@@ -28,8 +36,8 @@ from nnslicer_tf.instrument.data import (
     DataLike,
     Samples,
     WholeBounds,
+    aligned,
     bounds_of_dtype,
-    check_bounds,
     check_class_order,
     read_labelled,
     shapes_at_hand,
@@ -461,6 +469,14 @@ class InstrumentedModel(ShownAsTable):
         values = dict(zip(names, run(batch), strict=True))
         check_finite(values, first)
         return values
+
+    def points(self, x: Any, name: str = "x", batch_axes: int = 0) -> np.ndarray:
+        """Return a point of the input space `(*input_shape)` as finite float64; see `check_points`.
+
+        With `batch_axes=1` there are several, `(points, *input_shape)`. Columns of tables are put
+        into the order of the profile's.
+        """
+        return check_points(aligned(x, self.columns), name, self.input_shape, batch_axes)
 
     def compute(self, x: Any, of: Iterable[str]) -> dict[str, Any]:
         """Return the values of operations as differentiable tensors of the backend, by name.

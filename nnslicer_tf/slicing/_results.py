@@ -83,7 +83,7 @@ class Part:
     # (batch, *kernel shape) int32, float32 for amounts; empty with a reduction
     synapses: dict[str, np.ndarray]
     neurons: dict[str, np.ndarray]  # (batch, *neuron shape)
-    predicted: np.ndarray  # each sample's class; −1 if the output is a number; (batch,) int64
+    predicted: np.ndarray  # each sample's class; −1 if the output is a map or a number; (batch,)
     reduced: Any = None  # the reduction's result, as arrays
 
     @classmethod
@@ -113,8 +113,8 @@ class Collector:
         """Return the batch's result; `reduced`, if not None, replaces the synapses."""
 
     def predicted(self, logits: np.ndarray) -> np.ndarray:
-        """Return the predicted classes, or the largest outputs' indices; −1 for numbers."""
-        if self.classes is not None and self.classes.is_number:
+        """Return predicted classes, or the largest outputs' indices; −1 for maps and numbers."""
+        if self.classes is not None and (self.classes.is_number or self.classes.positions):
             return np.full(len(logits), -1)
         if self.classes is not None and self.classes.is_binary and logits.size == len(logits):
             return self.classes.from_logits(logits).reshape(len(logits))

@@ -95,7 +95,7 @@ class Answers:
             return np.stack([1 - odds, odds], axis=1)
         shaped = values.reshape(len(values), *self._shape)
         scores = self.classes.scores(shaped).reshape(len(values), -1).astype(np.float64)
-        if self.classes.by_softmax:
+        if self.classes.by_softmax or (self._by_sigmoid and self.classes.is_binary):
             return softmax(scores)
         if self._by_sigmoid:
             return sigmoid(scores)

@@ -318,7 +318,10 @@ class DecisiveSlices(ShownAsTable):
             file.check(fits, f"the members of slice {k} are not among its {units:,} units")
             sizes = certificate["size"][slice(None) if info["together"] else slice(k, k + 1)]
             file.check((sizes == len(part)).all(), f"slice {k} has not its certificate's size")
-        return cls(shapes, members, contributions, certificate, info)
+        loaded = cls(shapes, members, contributions, certificate, info)
+        for k in range(min(samples, 100)):
+            loaded.summary(k)  # what is still damaged raises an error here, not when it is used
+        return loaded
 
     @classmethod
     def join(cls, parts: Sequence["DecisiveSlices"]) -> "DecisiveSlices":

@@ -198,6 +198,8 @@ class Slice(ShownAsTable):
             pair = [one.members.get(name) for one in (self, other)]
             size = next(values.size for values in pair if values is not None)
             masks[name] = [np.zeros(size, bool) if v is None else v.ravel() != 0 for v in pair]
+        if not masks:
+            raise InvalidArgumentError("These slices hold no units to compare.")
         masks["total"] = [np.concatenate(parts) for parts in zip(*masks.values(), strict=True)]
         rows = []
         for name, (left, right) in masks.items():
@@ -261,7 +263,9 @@ class Slice(ShownAsTable):
                 }
                 for what in ("neurons", "synapses")
             )
-            return cls(neurons, synapses, file.value("info", dict))
+            loaded = cls(neurons, synapses, file.value("info", dict))
+            repr(loaded)  # a damaged header raises an error here, not when it is used
+        return loaded
 
     def __repr__(self) -> str:
         neurons, synapses = _joined(self.neurons), _joined(self.synapses)

@@ -29,7 +29,7 @@ class SliceSet(ShownAsTable):
     Attributes:
         kernels: Kernel name → shape, in topological order.
         operations: Operation name → shape of its neurons, in topological order.
-        predicted: Predicted class of each sample, `(samples,)` int64; 0 where it has none.
+        predicted: Predicted class of each sample, `(samples,)` int64; −1 of a map or a number.
         info: Origin of the slices, as in `Slice`, without samples.
     """
 

@@ -388,6 +388,8 @@ class Slicer(DecisiveSearch, Explainer):
         }
         if not plan.is_amount:  # folders of older versions do not have it
             del identity["contribution"]
+        if (task := self.im.classes.task) != "multiclass":  # of which are those
+            identity["task"] = task
         return Store(folder, identity, "checkpoint")
 
     def _info(self, outputs: Outputs | Criterion) -> dict[str, Any]:

@@ -189,5 +189,5 @@ def _gains(
         outputs = between.new.outputs_from(between.logits(active, rows))
         errors = np.eye(classes.count)[y[start : start + _BATCH]] - classes.probabilities(outputs)
         slopes = classes.of_scores(errors)  # of the log-likelihood, by the logits
-        gains -= between.effects(active, rows, slopes / (2 if classes.is_binary else 1))
+        gains -= between.effects(active, rows, slopes)
     return gains

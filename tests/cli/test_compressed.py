@@ -39,6 +39,20 @@ def test_agreement(nnslicer, pair, models, tmp_path):
     assert table["differs"].sum() == found.differs.sum() and len(table) == 360
 
 
+def test_labels_of_arrays_count(nnslicer, pair, models, tmp_path):
+    test = datasets.load("digits", "test[:60]")
+    np.savez(tmp_path / "d.npz", x=test.x, y=test.y)
+    np.savez(tmp_path / "bad.npz", x=test.x, y=test.y + 5)
+    np.savez(tmp_path / "none.npz", x=test.x)
+    code, out, _ = nnslicer("agreement", *pair, "--data", tmp_path / "d.npz")
+    right = (models[0].predict(test.x, verbose=0).argmax(axis=1) == test.y).mean()
+    assert code == 0 and f"accuracy {right:.2%}" in out
+    code, _, error = nnslicer("agreement", *pair, "--data", tmp_path / "bad.npz")
+    assert code == 2 and "Class labels must be in 0 … 9" in error
+    code, out, _ = nnslicer("agreement", *pair, "--data", tmp_path / "none.npz")
+    assert code == 0 and "accuracy" not in out
+
+
 def answers(file, x):
     """The real numbers that a LiteRT file gives, one input at a time, by its interpreter alone."""
     from ai_edge_litert.interpreter import Interpreter

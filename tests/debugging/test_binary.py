@@ -83,7 +83,7 @@ def test_mending_is_that_of_the_twin(binary, runs, how):
         for n in ("x", "right")
     )
     outputs = []
-    for one in (model, twin_of(model, 0.5)):  # its softmax is the sigmoid
+    for one in (model, twin_of(model)):
         im = nns.InstrumentedModel(one)
         parts = [(part.x, part.right) for part in (runs.failing, runs.passing)]
         suspicion = suspicious(im, *parts, progress=False)

@@ -118,6 +118,9 @@ def test_errors_add_up_and_switches_lead_from_one_model_to_the_other(im, samples
     assert [bar.get_width() for bar in causes.patches] == pytest.approx(
         [100 * found.causes[name] for name in names]
     )
+    for most in (0, -1):
+        with pytest.raises(InvalidArgumentError, match="most"):
+            found.to_frame(most=most)
     channels = found.to_frame("channel", 5)
     first = channels.iloc[0]
     assert found.channels[first["operation"]][first["channel"]] == first["cause"]

@@ -42,7 +42,7 @@ def test_a_map_fails_by_its_share_of_wrong_positions(units):
     # The last layer is linear: its inputs' gradients are the differences of its weights.
     found = suspicious(im, *halves(runs), progress=False)
     kernel = np.asarray(model.get_layer("map").kernel)[0, 0]
-    kernel = kernel if units > 1 else np.concatenate([-kernel, kernel], axis=1)
+    kernel = kernel if units > 1 else np.concatenate([-kernel, kernel], axis=1) / 2
     rows, right = own[wrong > np.median(wrong)], truth[wrong > np.median(wrong)]
     towards = kernel.T[rows] - kernel.T[right]  # 0 where the answer is right
     expected = np.abs((towards * im.capture(runs.failing.x, of=["last"])["last"]).mean(axis=0))

@@ -365,6 +365,11 @@ def test_findings():
     pd.testing.assert_frame_equal(joined, best)
     with pytest.raises(InvalidArgumentError, match="Unknown measure 'f1'"):
         best_units(frame, measure="f1")
+    for count in (0, -1, 1.5):
+        with pytest.raises(InvalidArgumentError, match="count"):
+            best_units(frame, count=count)
+    with pytest.raises(InvalidArgumentError, match="must be a result of inspect"):
+        best_units(pd.DataFrame({"a": [1]}))
 
 
 BAD = {

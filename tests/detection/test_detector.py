@@ -476,6 +476,30 @@ def test_the_interval_of_the_false_alarms_holds_the_true_rate(count, rate, fixed
     assert inside / rounds >= 0.93 and (fixed or (inside / rounds <= 0.97 and below >= 25))
 
 
+@pytest.mark.parametrize("share", [0.03, 0.05, 0.1])
+def test_the_interval_of_the_false_alarms_where_scores_tie(share):
+    """Scores of 0 and 1: the true rate is known for each threshold."""
+    rng, inside, rounds = np.random.default_rng(0), 0, 1000
+    for _ in range(rounds):
+        scores = (rng.random(100) < share).astype(float)
+        threshold = threshold_at(scores, 0.05)
+        _, low, high = false_alarms(scores, threshold, False)
+        inside += low <= (share if threshold < 1 else 0.0) <= high
+    assert inside / rounds >= 0.93
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"rng": np.int64(3)}, {"held_out": np.float32(0.3)}, {"false_positive_rate": np.float32(0.1)}],
+)
+def test_numbers_of_numpy_are_saved(slicer, normal, tmp_path, given):
+    detector = LogitMargin(slicer.im, **given).fit(normal)
+    detector.save(tmp_path / "d.npz")
+    loaded = LogitMargin.load(tmp_path / "d.npz", slicer.im)
+    assert loaded.get_params()[next(iter(given))] == next(iter(given.values()))
+    np.testing.assert_array_equal(loaded.predict(normal[:50]), detector.predict(normal[:50]))
+
+
 def test_nodes_that_are_no_tree_are_refused():
     tree = TreeDisagreement().fit(np.eye(4), np.arange(4), 4)
     state = tree.state()

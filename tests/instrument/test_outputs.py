@@ -113,7 +113,8 @@ def test_one_sigmoid_is_two_classes(tail):
         classes.probabilities(outputs), np.stack([1 - p, p], axis=1), atol=1e-6
     )
     z = nns.InstrumentedModel(model).logits(X).reshape(-1)
-    np.testing.assert_array_equal(classes.scores(z), np.stack([-z, z], axis=1))
+    np.testing.assert_array_equal(classes.scores(z), np.stack([-z, z], axis=1) / 2)
+    np.testing.assert_allclose(keras.ops.softmax(classes.scores(z))[:, 1], p, atol=1e-6)
     assert classes.neuron(0) == (0, -1)
     assert classes.neuron(1) == (0, 1)
     with pytest.raises(InvalidArgumentError, match="2 classes"):

@@ -66,8 +66,7 @@ def test_a_map_of_sigmoids_is_sliced_for_each_sample():
         slicer = nns.Slicer(model, profile, theta, workers=0, progress=False)
         each, whole = slicer.slice_each(x, target), slicer.slice(x, target)
         assert (sum(one.to_vector() for one in each) == whole.to_vector()).all()
-        largest = slicer.im.logits(x).reshape(6, -1).argmax(axis=1)
-        assert (each.predicted == largest).all()
+        assert (each.predicted == -1).all()  # each position has a class of its own
 
 
 def test_an_output_without_axes_is_one_channel():

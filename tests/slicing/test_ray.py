@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
 import psutil
 import pytest
@@ -274,6 +275,27 @@ def test_a_checkpoint_of_another_run_is_refused(im, profile, x, tmp_path, small_
     other = nns.Profile.from_data(im, x[:8], progress=False)
     with pytest.raises(nns.errors.ProfileMismatchError, match="profile"):
         nns.Slicer(im, other, 0.3, workers=0, progress=False).slice(x, checkpoint=folder)
+
+
+def test_a_folder_of_another_task_is_refused(tmp_path):
+    """A value that is a number has no predicted class; as one of two classes it has."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+    x = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    found = {}
+    for task in ("binary", "regression"):
+        im = nns.InstrumentedModel(model, task=task)
+        profile = nns.Profile.from_data(im, x, progress=False)
+        slicer = nns.Slicer(im, profile, 0.0, progress=False)
+        found[task] = slicer.slice_each(x).predicted
+        np.testing.assert_array_equal(
+            slicer.slice_each(x, folder=tmp_path / task).predicted, found[task]
+        )
+        if task == "regression":
+            with pytest.raises(nns.errors.ProfileMismatchError, match="task"):
+                slicer.slice_each(x, folder=tmp_path / "binary")
+    np.testing.assert_array_equal(found["binary"], model.predict(x, verbose=0)[:, 0] > 0)
+    assert (found["regression"] == -1).all()
 
 
 @pytest.mark.parametrize("rows", [False, True])

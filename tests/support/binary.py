@@ -15,13 +15,13 @@ def network(units, final):
     return keras.Model(inputs, layers.Dense(units, final, name="out")(y))
 
 
-def twin_of(model, factor=1.0):
-    """A model with the scores −z and z (times a factor) for a model of the logit z."""
+def twin_of(model):
+    """A model with the scores −z/2 and z/2, whose softmax is the sigmoid of the logit z."""
     twin = network(2, "softmax")
     for name in SIZES:
         twin.get_layer(name).set_weights(model.get_layer(name).get_weights())
     kernel, bias = model.get_layer("out").get_weights()
-    both = [factor * np.concatenate([-v, v], axis=-1) for v in (kernel, bias)]
+    both = [np.concatenate([-v, v], axis=-1) / 2 for v in (kernel, bias)]
     twin.get_layer("out").set_weights(both)
     return twin
 

@@ -364,3 +364,30 @@ def test_errors(call, message, digits_and_fault):
     with pytest.raises(Exception, match=message) as caught:
         call(old, new, x, y)
     assert type(caught.value).__module__ == "nnslicer_tf.errors"
+
+
+def test_margins_of_one_sigmoid_are_those_of_two_classes():
+    """Its logit is the difference of the two classes' logits."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 5)).astype(np.float32)
+    old = [rng.normal(size=(5, 1)), np.zeros(1)]
+    new = [w + 0.4 * rng.normal(size=w.shape) for w in old]
+    found = []
+    for units in (1, 2):
+        pair = []
+        for weights in (old, new):
+            final = "sigmoid" if units == 1 else "softmax"
+            model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(units, final)])
+            two = [np.concatenate([0 * w, w], axis=-1) for w in weights]
+            model.set_weights(weights if units == 1 else two)
+            pair.append(model)
+        found.append(versions.explain_flips(*pair, x, progress=False))
+    one, two = found
+    logits = x[one.samples] @ new[0][:, 0] + new[1]
+    np.testing.assert_allclose(one.certificate["margin"], np.abs(logits), atol=1e-5)
+    for column in ("old answer", "new answer", "margin", "margin with", "margin without"):
+        np.testing.assert_allclose(one.certificate[column], two.certificate[column], atol=1e-5)
+    # A weight of one sigmoid is that of class 1; the other class's does not change.
+    effects = [causes.changes(0).effect.to_numpy() for causes in found]
+    size = min(map(len, effects))
+    np.testing.assert_allclose(effects[0][:size], effects[1][:size], atol=1e-5)

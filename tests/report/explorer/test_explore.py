@@ -369,3 +369,26 @@ def test_several_inputs_are_refused():
     slices = nns.Slicer(im, profile, theta=0.1, progress=False).slice_each(x)
     with pytest.raises(nns.errors.SeveralInputsError, match="has 2 inputs"):
         nns.explore(slices, im, x)
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regression", "binary", "multiclass"])
+def test_answers_are_those_of_the_models_task(task):
+    """Independent labels have sigmoids, numbers no share of a class."""
+    keras.utils.set_random_seed(0)
+    final = {"multilabel": "sigmoid", "binary": "sigmoid", "multiclass": "softmax"}.get(task)
+    units = 1 if task == "binary" else 3
+    hidden = keras.layers.Dense(6, "relu")
+    model = keras.Sequential([keras.Input((5,)), hidden, keras.layers.Dense(units, final)])
+    x = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+    im = nns.InstrumentedModel(model, task=task)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    slices = nns.Slicer(im, profile, progress=False).slice_each(x[:4], outputs=[0])
+    header, _ = read(nns.explore(slices, im, x[:4], profile=profile, progress=False))
+    for part, output in zip(exhibit(header)["parts"], model.predict(x[:4], verbose=0), strict=True):
+        if task == "regression":
+            assert part["says"] is None and "predicted" not in part
+            continue
+        expected = np.array([1 - output[0], output[0]]) if task == "binary" else output
+        for index, share in part["says"]["whole"]:
+            assert share == pytest.approx(expected[index], abs=1e-5)
+        assert part["predicted"] == part["says"]["whole"][0][0] == expected.argmax()
