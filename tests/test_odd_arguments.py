@@ -223,7 +223,7 @@ def test_slices_without_synapses():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(2)])
     slicer = nns.Slicer(model, nns.Profile.from_data(model, X, progress=False), progress=False)
     of_neurons = slicer.decisive(X[:1], level="neuron", scope=None, others=0)[0]
-    bare = slicer.slice_each(X[:2], kernels=[], operations=[])
+    bare = slicer.slice_each(X[:2], kernels=[])
     for one in (of_neurons, bare, bare[0]):
         with pytest.raises(InvalidArgumentError, match="hold no synapses"):
             one.plot()
