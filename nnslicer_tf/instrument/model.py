@@ -5,6 +5,7 @@ memory of the requested activations: of one batch (streaming) or of all samples 
 """
 
 import os
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from types import SimpleNamespace
@@ -485,8 +486,9 @@ class InstrumentedModel(ShownAsTable):
         Raises InvalidArgumentError if an operation does not exist, InputShapeError for other `x`.
         """
         parts = x if isinstance(x, (list, tuple)) else [x]
-        if len(parts) != len(self.graph.inputs) or not all(hasattr(p, "dtype") for p in parts):
-            raise InputShapeError("x must be a tensor or an array, or a list of one per input.")
+        real = [re.search("float|int|bool", str(getattr(part, "dtype", ""))) for part in parts]
+        if len(parts) != len(self.graph.inputs) or not all(real):
+            raise InputShapeError("x must be a real tensor or array, or a list of one per input.")
         return self.graph.run(x, self._names(of))
 
     def predict(self, x: DataLike, batch_size: int = 256, output: str | None = None) -> np.ndarray:

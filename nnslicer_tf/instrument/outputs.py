@@ -253,7 +253,7 @@ def check_classes(im: Any, y: np.ndarray, classes: Iterable[int] | None = None) 
                 f"The model has no class {target!r}: its classes are 0 … {kind.count - 1}."
             )
         if target not in present:
-            raise InvalidArgumentError(f"There are no samples of class {target}.")
+            raise InvalidArgumentError(f"`y` has no samples of class {target}.")
     return [int(target) for target in targets]
 
 

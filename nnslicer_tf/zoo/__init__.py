@@ -79,8 +79,7 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
 
 def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
     """Return the share of samples whose predicted class is their label; reject numbers."""
-    x = Samples(data.x, model.input_shape[1:]).array()
-    batches = (x[i : i + batch_size] for i in range(0, len(x), batch_size))
+    batches = Samples(data.x, model.input_shape[1:]).batches(batch_size)
     outputs = np.concatenate([np.asarray(model.predict_on_batch(batch)) for batch in batches])
     if outputs.shape[-1] > 1:  # not instrumented, so that any model can be measured
         return _numerics.accuracy(outputs.argmax(axis=1), data.y)

@@ -424,7 +424,7 @@ def calls(w: World) -> dict[str, Call]:
 _NOT_FOR_USERS = {
     # Called by the library with what it has checked, or with objects of its own.
     *("restore", "hits", "learn", "anomaly_scores", "evidence", "seed", "join", "fuse"),
-    *("from_archive", "prepared", "votes_of", "slice_vote", "forward"),
+    *("from_archive", "prepared", "votes_of", "slice_vote", "forward", "warn_of_scale"),
 }
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
