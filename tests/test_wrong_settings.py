@@ -117,6 +117,10 @@ IN_PARTS = {
     "a list of tables": lambda: [TURNED[:9], TABLE[9:]],
     "pairs of tables": lambda: [(TABLE[:9], Y[:9]), (TURNED[9:], Y[9:])],
     "one pair": lambda: (TURNED, Y),
+    "a pair as a list": lambda: [TURNED, Y],
+    "a dict": lambda: {"x": TURNED},
+    "a dict with labels": lambda: {"x": TURNED, "y": Y},
+    "dicts": lambda: [{"x": TURNED[:9], "y": Y[:9]}, {"x": TABLE[9:], "y": Y[9:]}],
     "a list of rows": lambda: [(TURNED if i % 2 else TABLE).iloc[i] for i in range(len(X))],
     "rows with labels": lambda: (
         ((TABLE if i % 2 else TURNED).iloc[i], Y[i]) for i in range(len(X))
@@ -138,6 +142,79 @@ def test_each_part_of_a_table_has_its_columns_put_right(model, form):
     again = nns.Profile.from_data(known, IN_PARTS[form](), progress=False)
     assert list(again.columns) == NAMES
     np.testing.assert_allclose(again.means[known.input_operation], X.mean(0), atol=1e-6)
+
+
+def test_tables_of_several_inputs_are_put_in_order_in_every_form():
+    keras.utils.set_random_seed(0)
+    inputs = [keras.Input((3,), name="num"), keras.Input((2,), name="cat")]
+    joined = layers.Concatenate()(inputs)
+    model = keras.Model(inputs, layers.Dense(2)(joined))
+    num, cat = TABLE[NAMES[:3]], TABLE[NAMES[3:]]
+    im, parts = nns.InstrumentedModel(model), {"num": num, "cat": cat}
+    nns.Slicer(im, nns.Profile.from_data(im, parts, progress=False), progress=False)
+    expected = model.predict([X[:, :3], X[:, 3:]], verbose=0)
+    other = num[num.columns[::-1]]
+    halves = (slice(30), slice(30, None))
+    forms = {
+        "dict": {"num": other, "cat": cat},
+        "list": [other, cat],
+        "tuple": (other, cat),
+        "stream": ({"num": other[h], "cat": cat[h]} for h in halves),
+        "pairs": (({"num": other[h], "cat": cat[h]}, Y[h]) for h in halves),
+    }
+    for name, form in forms.items():
+        with pytest.warns(UserWarning, match="columns were reordered"):
+            found = im.predict(form)
+        np.testing.assert_allclose(found, expected, atol=1e-6, err_msg=name)
+    with pytest.raises(InputShapeError, match="Missing here"):
+        im.predict([num.rename(columns=str.upper), cat])
+
+
+@pytest.mark.filterwarnings("ignore:The columns were reordered")
+def test_analyses_of_two_models_know_the_columns(model):
+    im, other = nns.InstrumentedModel(model), keras.models.clone_model(model)
+    nns.Slicer(im, nns.Profile.from_data(im, TABLE, progress=False), progress=False)
+    labels = model.predict(X, verbose=0).argmax(axis=1)
+    for pair in ((im, other), (other, im)):
+        found, expected = (versions.compare(*pair, x, labels) for x in (TURNED, X))
+        assert found.quality == expected.quality
+        np.testing.assert_array_equal(found.changed, expected.changed)
+        both = [dflare.agreement(dflare.ModelPair(*pair), x, labels) for x in (TURNED, X)]
+        assert both[0].quality == both[1].quality
+    tuned = []
+    for x in (TURNED, X):
+        copy = im.like(keras.models.clone_model(model))
+        copy.model.set_weights(model.get_weights())
+        copy.columns = im.columns
+        pruning.fine_tune(copy, x, Y, 1, progress=False, from_logits=False)
+        tuned.append(copy.model.predict(X, verbose=0))
+    np.testing.assert_allclose(*tuned, atol=1e-5)
+    scores = [
+        semantic.SemanticSlicer(im, X, Y, metric="deeplift", baseline=one).scores["a"]
+        for one in (TURNED.iloc[0], X[0])
+    ]
+    np.testing.assert_allclose(*scores)
+
+
+def test_slicers_of_one_model_have_the_columns_of_their_profiles(model):
+    im = nns.InstrumentedModel(model)
+    first = nns.Slicer(im, nns.Profile.from_data(im, TABLE, progress=False), progress=False)
+    upper = TABLE.rename(columns=str.upper)
+    fresh = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(fresh, upper, progress=False)
+    second = nns.Slicer(im, profile, progress=False)
+    assert first.slice(TABLE) == first.slice(X) == second.slice(upper)
+    with pytest.raises(InputShapeError, match="Missing here"):
+        first.slice(upper)
+
+
+def test_columns_that_contradict_the_table(model):
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, TABLE, progress=False), progress=False)
+    with pytest.raises(InvalidArgumentError, match="omit columns="):
+        slicer.explain(TABLE[:1], columns=NAMES[::-1], compare=False, decisive=False)
+    by_dict = slicer.explain({"x": TABLE[:1], "y": Y[:1]}, compare=False, decisive=False)
+    np.testing.assert_array_equal(by_dict.sample, X[0])
+    assert list(by_dict.columns) == NAMES
 
 
 @pytest.mark.filterwarnings("ignore:The columns were reordered")

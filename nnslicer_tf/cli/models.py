@@ -147,8 +147,7 @@ def semantic(
         tested = inputs.dataset(test, im, normalise, labels=True, classes=classes)
     from nnslicer_tf import semantic
 
-    slicer = semantic.SemanticSlicer(im, train.x, train.y, metric)
-    critical = slicer.semantic_slice(threshold, step)
+    critical = semantic.SemanticSlicer(im, train.x, train.y, metric).semantic_slice(threshold, step)
     inputs.show(critical.to_frame())
     small = semantic.restructure(im, critical)
     right = [

@@ -324,6 +324,8 @@ def explore(
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Write an interactive view of slices as one HTML file, which needs no server."""
+    if len(set(files)) < len(files):
+        raise InvalidArgumentError("A file is named twice: name each result once.")
     stems = [path.stem for path in files]
     slices = {
         path.stem if stems.count(path.stem) == 1 else str(path): _load_result(path, "explored")

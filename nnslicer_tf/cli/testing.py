@@ -128,8 +128,7 @@ def inspect(
     activations = [o.name for o in im.operations if o.kind in ("rectify", "elementwise")]
     chosen = units or activations or [o.name for o in im.operations if o.kernels]
     frame = deepbase.inspect(im, samples.x, hypotheses, [measure], units=chosen)
-    order = frame["score"].abs().sort_values(ascending=False).index
-    inputs.show(frame.loc[order], output)
+    inputs.show(frame.loc[frame["score"].abs().sort_values(ascending=False).index], output)
 
 
 def causes(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -42,13 +43,15 @@ def diff(
     maps and numbers: worse by more than --tolerance) decides, so that a small sample does not pass
     by luck.
     """
+    from nnslicer_tf import versions
+    from nnslicer_tf.versions.between import LEVELS
+
+    check_name("level", level, LEVELS)
     limit = None if max_negative_flips is None else _share(max_negative_flips)
     before = inputs.instrumented(old)
     after = str(new) if new.suffix == ".tflite" else inputs.instrumented(new)
     labels = True if before.classes_of(of_output).has_one_class else "any"
     samples = inputs.dataset(data, before, normalise, labels=labels, classes=classes)
-    from nnslicer_tf import versions
-
     result = versions.compare(
         before, after, samples.x, samples.y, tolerance=tolerance, output=of_output
     )

@@ -122,8 +122,7 @@ def load_data(
             f"'{data.name}' has the label {unknown[0]!r}, which is not one of the classes "
             f"{', '.join(names)}. Name all classes, in the model's order."
         )
-    order = np.array([names.index(name) for name in data.class_names], np.int64)
-    y = order[data.y]
+    y = np.array([names.index(name) for name in data.class_names], np.int64)[data.y]
     return replace(data, y=y, classes=len(names), class_names=names, alphabetical=False)
 
 

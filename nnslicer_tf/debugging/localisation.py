@@ -106,8 +106,7 @@ def suspicious(
     check_name("method", method, METHODS)
     im = im.of_output(output)
     check_synapses(im)
-    runs = Runs.of(im, failing, passing)
-    return Suspicion(im, method, METHODS[method](im, runs, progress))
+    return Suspicion(im, method, METHODS[method](im, Runs.of(im, failing, passing), progress))
 
 
 def mend(

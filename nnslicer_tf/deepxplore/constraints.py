@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 
 from nnslicer_tf._checks import check_count, is_int, of_user
-from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
 
 ProjectionFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -114,6 +114,8 @@ class Projection(Constraint):
                 f"The constraint's function must return inputs of shape {x.shape}. Received: "
                 f"{projected.shape}"
             )
+        if not np.isfinite(projected).all():
+            raise NonFiniteActivationError("The constraint's function returns NaN or infinity.")
         return projected
 
 

@@ -21,6 +21,7 @@ from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds.kind import aligned_mask
@@ -55,6 +56,7 @@ class CountedNeurons:
             raise InvalidArgumentError("There is no operation whose neurons could be counted.")
         self.im = im
         self.granularity = granularity
+        self._weights: tuple[int, ...] | None = None
         whole = granularity == "activation"
         self.shapes = {o.name: o.shape if whole else o.shape[-1:] for o in operations}
 
@@ -70,6 +72,7 @@ class CountedNeurons:
         self, x: DataLike, batch_size: int, progress: bool
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yield the operations' values for batches of samples, NaN at padding."""
+        self.check_weights()
         masks = {name: self.im[name].mask for name in self.names}
         operations = dict.fromkeys([*self.names, *(mask for mask in masks.values() if mask)])
         for batch in self.im.capture_batches(x, batch_size, [*operations], progress):
@@ -79,6 +82,16 @@ class CountedNeurons:
                     present = aligned_mask(batch[mask] > 0, values[name].ndim)
                     values[name] = np.where(present, values[name], np.float32(np.nan))
             yield values
+
+    def check_weights(self) -> None:
+        """Raise ProfileMismatchError if the weights are not those that were measured first."""
+        now = weights_checksum(self.im.model)
+        if self._weights not in (None, now):
+            raise ProfileMismatchError(
+                f"The weights of '{self.im.model.name}' have changed since its neurons were "
+                "measured: measure the coverage, and the ranges, anew."
+            )
+        self._weights = now
 
     def reduce(self, values: np.ndarray) -> np.ndarray:
         """Return the neurons' outputs `(batch, *neurons)`; NaN where all positions are padding."""
@@ -133,6 +146,7 @@ class Coverage(ShownAsTable, ABC):
         options: Mapping[str, object] | None = None,
     ) -> None:
         self.neurons = neurons = CountedNeurons(im, granularity, of)
+        self._per_neuron = per_neuron
         items = () if per_neuron == 1 else (per_neuron,)
         self.covered = {n: np.zeros((*s, *items), bool) for n, s in neurons.shapes.items()}
         self.samples = 0
@@ -161,6 +175,7 @@ class Coverage(ShownAsTable, ABC):
 
         Raises:
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
+            ProfileMismatchError: if the weights have changed since the first update.
         """
         before = self._count()
         for batch in self.neurons.batches(x, batch_size, progress):
@@ -174,9 +189,10 @@ class Coverage(ShownAsTable, ABC):
         return self._count() / self._size()
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the coverage to an `.npz` file, atomically."""
+        """Write the coverage to an `.npz` file, atomically; errors as in `update`."""
+        self.neurons.check_weights()
         header = {"kind": type(self).__name__, "options": self._options, "samples": self.samples}
-        header |= {"fingerprint": self.im.fingerprint}
+        header |= {"fingerprint": self.im.fingerprint, "items": self._per_neuron}
         masks = {f"covered{i}": mask for i, mask in enumerate(self.covered.values())}
         write_archive(path, _FORMAT, header, masks)
 
@@ -190,12 +206,15 @@ class Coverage(ShownAsTable, ABC):
         """
         with read_archive(path, _FORMAT, "coverage") as file:
             header = file.header
-            stored = (header["kind"], header["options"], header["fingerprint"])
-            if stored != (type(self).__name__, self._options, self.im.fingerprint):
+            items = header.get("items", self._per_neuron)  # files of version 0.1 have none
+            stored = (header["kind"], header["options"], header["fingerprint"], items)
+            own = (type(self).__name__, self._options, self.im.fingerprint, self._per_neuron)
+            if stored != own:
                 raise ProfileMismatchError(
                     f"'{path}' belongs to a different model, criterion or settings: "
                     f"{header['kind']} {header['options']}. Expected: {self!r}"
                 )
+            self.neurons.check_weights()
             samples = file.value("samples", int, least=0)
             covered = enumerate(self.covered.values())
             masks = [file.array(f"covered{i}", np.bool_, mask.shape) for i, mask in covered]

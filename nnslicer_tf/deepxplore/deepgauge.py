@@ -97,7 +97,7 @@ class _RangeCoverage(Coverage):
         super().__init__(
             neurons.im, neurons.granularity, neurons.names, per_neuron=per_neuron, options=options
         )
-        self.ranges = ranges
+        self.ranges, self.neurons = ranges, neurons  # which know the weights that were measured
 
     def _outputs(self, name: str, values: np.ndarray) -> np.ndarray:
         """Return float64 outputs; those outside a range only by rounding are moved to its end."""

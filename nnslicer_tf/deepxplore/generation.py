@@ -265,6 +265,8 @@ def generate(
             going = ~differ & (active["iteration"] < max_iterations)
             bar.update(int((~going).sum()))
             active, gradient = {n: part[going] for n, part in active.items()}, gradient[going]
+            if not going.any():
+                continue
 
             # A step has a root mean square of `step` over the values that change.
             direction = constraint.direction(gradient, active["state"], rng)

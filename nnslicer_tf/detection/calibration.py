@@ -57,8 +57,7 @@ def p_values(scores: np.ndarray, normal_scores: np.ndarray, two_sided: bool = Fa
     high = (1 + higher) / (1 + len(normal))
     if not two_sided:
         return high
-    low = p_values(-np.asarray(scores), -normal)
-    return np.minimum(1.0, 2 * np.minimum(high, low))
+    return np.minimum(1.0, 2 * np.minimum(high, p_values(-np.asarray(scores), -normal)))
 
 
 def surprise(scores: np.ndarray, normal_scores: np.ndarray, two_sided: bool = False) -> np.ndarray:

@@ -316,8 +316,7 @@ class ReconstructionError(Detector):
 
 
 def _root_mean_squares(values: np.ndarray) -> np.ndarray:
-    squares = np.square(values, dtype=np.float64)
-    return np.sqrt(squares.reshape(len(values), -1).mean(axis=1))
+    return np.sqrt(np.square(values, dtype=np.float64).reshape(len(values), -1).mean(axis=1))
 
 
 def evaluate(

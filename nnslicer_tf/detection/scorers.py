@@ -103,8 +103,7 @@ class TreeDisagreement(Scorer):
             inner = self.left[node] >= 0
             if not inner.any():
                 return self.label[node]
-            column = np.where(inner, self.feature[node], 0)
-            below = vectors[rows, column] <= self.cut[node]
+            below = vectors[rows, np.where(inner, self.feature[node], 0)] <= self.cut[node]
             node = np.where(inner, np.where(below, self.left[node], self.right[node]), node)
 
     def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
@@ -160,8 +159,7 @@ class ClassDistance(Scorer):
 
         rows = (vectors[predicted == label] for label in range(classes))
         self.means = np.stack([part.mean(axis=0, dtype=np.float64) for part in rows])
-        centred = vectors - self.means[predicted]
-        covariance, _ = ledoit_wolf(centred, assume_centered=True)
+        covariance, _ = ledoit_wolf(vectors - self.means[predicted], assume_centered=True)
         # A synapse that is constant within all classes must not divide by zero.
         floor = 1e-9 * max(np.trace(covariance) / len(covariance), 1e-9)
         covariance[np.diag_indices_from(covariance)] += floor

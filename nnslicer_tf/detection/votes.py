@@ -60,8 +60,7 @@ class Vote:
             first += size
         self.columns = np.concatenate(parts)
         if self.scorer.names:  # skip computing features that nothing is learned from
-            classes = evidence.logits.shape[1]
-            self.scorer.fit(self.features(evidence), evidence.predicted, classes)
+            self.scorer.fit(self.features(evidence), evidence.predicted, evidence.logits.shape[1])
 
     def score(self, evidence: Evidence) -> Any:
         """Return the anomaly scores, (N,) float64."""
@@ -146,8 +145,7 @@ class VotingDetector(Detector):
         """Return the joint surprise of votes, (N,): the sum over groups of their mean -log p."""
         groups: dict[str, list[Any]] = {}
         for vote in votes:
-            reference = self.reference_[vote.name]
-            value = surprise(vote.score(evidence), reference, vote.two_sided)
+            value = surprise(vote.score(evidence), self.reference_[vote.name], vote.two_sided)
             groups.setdefault(vote.group or vote.name, []).append(value)
         return sum(sum(group) / len(group) for group in groups.values())
 

@@ -13,6 +13,7 @@ from nnslicer_tf.dflare.classifiers import TFLiteClassifier
 from nnslicer_tf.dflare.domain import NO_LABEL
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
+from nnslicer_tf.instrument.data import aligned
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,6 +87,7 @@ def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = No
         InputShapeError: if there are no inputs, or a model expects another shape.
         NonFiniteActivationError: for NaN or infinite inputs.
     """
+    x = aligned(x, pair.columns)
     if isinstance(x, Dataset):
         y = x.y if y is None and len(x.y) else y
         x = x.x

@@ -87,8 +87,7 @@ def _pruned(model: keras.Model, ratio: float, layers: Sequence[str] | None) -> k
     for part in [copy] if layers is None else [copy.get_layer(name) for name in layers]:
         for kernel in (weight for weight in part.weights if weight.ndim > 1):
             values = keras.ops.convert_to_numpy(kernel)
-            zero = smallest(np.abs(values), int(ratio * values.size))
-            kernel.assign(np.where(zero, 0, values))
+            kernel.assign(np.where(smallest(np.abs(values), int(ratio * values.size)), 0, values))
     return copy
 
 
@@ -169,8 +168,7 @@ def _quantised_by_recipe(
                 raise InvalidArgumentError(
                     "This recipe needs samples: pass at least one preprocessed input."
                 )
-            signatures = LiteRTModel(content).interpreter.get_signature_list()
-            ((name, signature),) = signatures.items()
+            ((name, signature),) = LiteRTModel(content).interpreter.get_signature_list().items()
             (tensor,) = signature["inputs"]
             feeds = [{tensor: rows[i : i + 1]} for i in range(len(rows))]
             result = quantizer.calibrate({name: feeds})

@@ -67,8 +67,7 @@ class Deviation(ShownAsTable):
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per mutation of the trace."""
-        rows = [{k: str(v) for k, v in asdict(m).items()} for m in self.trace or ()]
-        return pd.DataFrame(rows)
+        return pd.DataFrame([{k: str(v) for k, v in asdict(m).items()} for m in self.trace or ()])
 
     def __repr__(self) -> str:
         steps = "" if self.trace is None else f", {len(self.trace)} mutations"

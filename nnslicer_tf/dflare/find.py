@@ -40,6 +40,7 @@ from nnslicer_tf.dflare.tables import TableDomain
 from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.instrument.data import aligned
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.instrument.plausibility import MIN_SAMPLES, warn, warn_of_answers
 
@@ -95,6 +96,7 @@ def find_deviations(
     """
     search = DFlare() if search is None else search
     generator = as_generator(rng)
+    seeds = aligned(seeds, pair.columns) if isinstance(pair, ModelPair) else seeds
     features = tuple(map(str, getattr(seeds, "columns", ())))
     seeds, pair = _checked(pair, seeds, search)
     truth = None if labels is None else check_labels(labels, len(seeds))

@@ -30,8 +30,7 @@ def noise_operator(
         return {"strength": strength, "seed": int(rng.integers(2**32))}
 
     def apply(x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        rng = np.random.Generator(bits(int(parameters["seed"])))
-        return noise(rng, x, parameters["strength"])
+        return noise(np.random.Generator(bits(int(parameters["seed"]))), x, parameters["strength"])
 
     return MutationOperator(name, draw, apply)
 

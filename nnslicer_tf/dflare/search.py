@@ -194,16 +194,14 @@ class DFlare(SearchAlgorithm):
             x = domain.blend(best.x, mutant.x, share)
             if np.array_equal(x, near.x) or np.array_equal(x, far.x):
                 break
-            trace = (*earlier, replace(mutation, share=share))
-            middle = yield from _ask(x, trace, seen)
+            middle = yield from _ask(x, ((*earlier, replace(mutation, share=share))), seen)
             if middle.deviates:
                 return middle
             if middle.labels == best.labels:
                 near, low = middle, share
             else:
                 far, high = middle, share
-        ends = [end for end in (near, far) if end is not best]
-        return max(ends, key=lambda end: end.distance)
+        return max([end for end in (near, far) if end is not best], key=lambda end: end.distance)
 
 
 def _ask(

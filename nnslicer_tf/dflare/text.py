@@ -55,8 +55,7 @@ def word_edits(a: np.ndarray, b: np.ndarray) -> int:
     a, b = a[: word_count(a)], b[: word_count(b)]
     row = np.arange(len(b) + 1)
     for i, word in enumerate(a, start=1):
-        replaced = row[:-1] + (b != word)
-        row = np.concatenate([[i], np.minimum(replaced, row[1:] + 1)])
+        row = np.concatenate([[i], np.minimum(row[:-1] + (b != word), row[1:] + 1)])
         for j in range(1, len(row)):  # insertions depend on each other
             row[j] = min(row[j], row[j - 1] + 1)
     return int(row[-1])

@@ -58,6 +58,7 @@ def exact_plane(
         ProfileMismatchError: if the checkpoint belongs to another model or polygon.
     """
     im = instrumented(im)
+    polygon = im.points(polygon, "polygon", 1)
     walker = im.prepared(PlaneWalker, lambda: PlaneWalker(im))
     return walker.plane(polygon, max_regions=max_regions, checkpoint=checkpoint, progress=progress)
 

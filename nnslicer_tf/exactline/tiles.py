@@ -213,7 +213,7 @@ class FinishedTiles:
         share = mesh.areas().sum() / self._area
         self._share += share
         self._bar.update(min(100 * share, 100 - self._bar.n))  # but for rounding, all of 100
-        self._bar.set_postfix_str(f"{counted(self._regions, 'region')}")
+        self._bar.set_postfix_str(counted(self._regions, "region"), refresh=False)
         self.whole.add(path)
         while path and path[:-1] + ("1" if path[-1] == "0" else "0") in self.whole:
             path = path[:-1]

@@ -60,6 +60,7 @@ def exact_line(
         TooManyRegionsError: if the line has more than `max_parts`.
     """
     im = instrumented(im)
+    start, end = im.points(start, "start"), im.points(end, "end")
     with waiting("Line", progress):
         return im.prepared(LineWalker, lambda: LineWalker(im)).line(start, end, max_parts)
 

@@ -249,10 +249,8 @@ class AblatedModel(keras.Model):
         inputs = [ops.cast(value, "float32") for value in in_order(functional, x)]
         base = {name: ops.convert_to_tensor(v)[None] for name, v in self.base.items()}
         mask = ops.convert_to_tensor(self.mask)[None]
-        constants = self._network.sums_of(base)
-        values = self._network.run(mask, inputs, base, constants)
-        structure = structure_of(functional, "output")
-        return keras.tree.pack_sequence_as(structure, values)
+        values = self._network.run(mask, inputs, base, self._network.sums_of(base))
+        return keras.tree.pack_sequence_as(structure_of(functional, "output"), values)
 
     def get_config(self) -> dict[str, Any]:
         """Return the model and which of its units are masked."""

@@ -84,6 +84,10 @@ def has_tied_kernels(im: InstrumentedModel) -> bool:
     return im.prepared("tied kernels", find)
 
 
+_MOVING = ("scale", "routing")
+"""Kinds of operations that scale, shift or move the values of the one before."""
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Samples and the reference values of what they read, ready to be run under many masks."""
@@ -205,6 +209,11 @@ class Network:
     def _find_neurons(self, level: str, of: Sequence[str] | None) -> None:
         has_tokens = any(o.kind == "lookup" for o in self._order)
         inside = projections_of_heads(self.im) if level == "head" else frozenset()
+        ends = set(self.wanted)  # also those that are only scaled or moved to give these
+        for name in self.wanted if of is None else ():
+            while len(inputs := self.im[name].inputs) == 1 and self.im[name].kind in _MOVING:
+                (name,) = inputs
+                ends.add(name)
         for operation in self._candidates:
             name, shape, heads = operation.name, operation.shape, operation.heads
             is_unit = operation.kind == "weighted_sum" or isinstance(operation.params, Member)
@@ -222,9 +231,9 @@ class Network:
                 if (order != np.arange(len(order))).any():
                     units = np.arange(heads.count).reshape([shape[a] for a in heads.axes])
                     self._gathered[name] = units.transpose(order).ravel()
-            elif is_unit and name not in self.wanted and level == "neuron":
+            elif is_unit and name not in ends and level == "neuron":
                 self._add(name, shape)
-            elif is_unit and name not in self.wanted:
+            elif is_unit and name not in ends:
                 self._add(name, shape[-1:], (*(1,) * (len(shape) - 1), shape[-1]))
             if len(self.shapes) > before:
                 self._masked[name] = name
@@ -399,8 +408,7 @@ class Network:
             is_masked = name in self._masked and not self.by_weight
             if isinstance(params, Member):
                 if params.unrolled not in through_time:
-                    run = self._recurrent(operation, masks, base)
-                    through_time[params.unrolled] = run(*inputs)
+                    through_time[params.unrolled] = self._recurrent(operation, masks, base)(*inputs)
                 value = through_time[params.unrolled][params.operation.name]
             elif is_masked and self._by_synapse and isinstance(params, Lookup):
                 value = self._looked_up(operation, masks, base, inputs)
@@ -525,8 +533,7 @@ def _run_masked(
     variables = {k.name: k.variable() for o in unrolled.cell for k in o.kernels}
     masked = [(v, v * ops.cast(masks[n], v.dtype)) for n, v in variables.items() if n in masks]
     with keras.StatelessScope(masked):
-        added = {name: whole[name] - value for name, value in sums().items()}
-        return run(*inputs, added=added)
+        return run(*inputs, added={name: whole[name] - value for name, value in sums().items()})
 
 
 def _weighted(params: Synapses, x: Any, mask: Any) -> Any:

@@ -160,8 +160,7 @@ class Ablation:
 
     def as_batch(self, x: Sequence[np.ndarray]) -> np.ndarray | Inputs:
         """Return inputs, in the order of the model's, as one array or `Inputs`."""
-        by_name = dict(zip(self.im.input_operations, x, strict=True))
-        return x[0] if len(x) == 1 else Inputs(by_name)
+        return x[0] if len(x) == 1 else Inputs(dict(zip(self.im.input_operations, x, strict=True)))
 
     def outputs(self, mask: Mask, x: "DataLike | Rows", *, batch_size: int = 256) -> np.ndarray:
         """Return the values of the target's operation, by default the logits.
@@ -239,8 +238,7 @@ class Ablation:
         """Return each value's weight in a target's score, and the share of a class's rivals."""
         im = self.im
         outputs = (o for o in im.output_operations if im.logit_operation_of(o) == target.operation)
-        classes = im.classes_of(next(outputs, None))
-        by_softmax = target.label is not None and classes.by_softmax
+        by_softmax = target.label is not None and im.classes_of(next(outputs, None)).by_softmax
         weights = target.weights(self.im[target.operation].size)
         return weights, RIVALS if by_softmax and not target.against else 0.0
 
@@ -316,8 +314,7 @@ class Ablation:
         parts = []
         for name, shape in self.shapes.items():
             array = np.asarray(arrays.get(name, 1.0), np.float32)
-            full = np.broadcast_to(array, (*lead, *shape))
-            parts.append(full.reshape(*lead, -1))
+            parts.append(np.broadcast_to(array, (*lead, *shape)).reshape(*lead, -1))
         return np.concatenate(parts, axis=-1)
 
     def _batches(self, mask: Mask, x: "DataLike | Rows", batch_size: int) -> Iterable[tuple]:
@@ -373,7 +370,6 @@ class Ablation:
 
 def nearness(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the weight of each rival of a class in its score; see `RIVALS`."""
-    spread = values.std(axis=-1, keepdims=True) + 1e-6
-    scaled = values / spread - 1e9 * (weights > 0)
+    scaled = values / (values.std(axis=-1, keepdims=True) + 1e-6) - 1e9 * (weights > 0)
     powers = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)

@@ -98,8 +98,7 @@ def value_and_product(
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(inputs)
             result = function(*inputs)
-        vector = cotangent(result)
-        found = tape.gradient(result, list(inputs), vector, unconnected_gradients="zero")
+        found = tape.gradient(result, list(inputs), cotangent(result), unconnected_gradients="zero")
         return result, found
     if backend == "jax":
         import jax

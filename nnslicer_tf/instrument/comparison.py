@@ -163,8 +163,7 @@ def random_input(
     if padded and len(shape) > 1:
         x[-1, -(-shape[1] // 2) :] = 0
     if dtype in HALVES:
-        rounded = keras.ops.cast(keras.ops.cast(x, dtype), "float32")
-        return keras.ops.convert_to_numpy(rounded)
+        return keras.ops.convert_to_numpy(keras.ops.cast(keras.ops.cast(x, dtype), "float32"))
     return x.astype(dtype)
 
 

@@ -58,8 +58,7 @@ def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.M
             copy = rebuild(as_functional(model, input_shape))
         else:
             if not copy.built:
-                shape = model.get_build_config()["input_shape"]
-                copy(np.zeros((1, *shape[1:]), np.float32))
+                copy(np.zeros((1, *model.get_build_config()["input_shape"][1:]), np.float32))
             _keep_functions(model, copy)
             transfer(model, copy, {})
             # Keras has numbered the layers that the class creates.

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -179,8 +180,7 @@ class Samples:
         columns: Sequence[str] = (),
         labelled: bool = False,
     ) -> None:
-        self.columns: tuple[str, ...] = ()  # of a table
-        self._is_reordered = False  # whether its batches have been, which is said once
+        self._reordered: set[str] = set()  # inputs whose tables have been, which is said once
         self.labels: list[Any] = []  # if `labelled`, those read so far, batch by batch
         self._labelled = labelled
         self._is_single = not isinstance(shape, Mapping)
@@ -190,33 +190,51 @@ class Samples:
         # A list for a dict, whose order may be meant, would be exchanged where shapes are equal.
         is_sorted = list(self._aliases.values()) in ([], list(self._shapes))
         self._by_name_only = not is_sorted and len(set(self._shapes.values())) < len(self._shapes)
+        # Input → columns of its table, known or those of the first part that is read.
+        self._columns = {n: columns_of(columns, n) for n in self._shapes}
+        self._columns = {"": tuple(columns)} if self._is_single else self._columns
+        self._read_columns: set[str] = set()
         self._whole: Any = None
         self._stream: Iterable[Any] = ()
         self.count: int | None = None  # number of samples, if it is known in advance
         if self._is_single:
             if isinstance(data, (str, os.PathLike)):
                 data = load_data(data, labels=labelled, shape=self._shapes[""])
-            data = aligned(data, columns)
-            self.columns = column_names(data) or _places(data)
-            x, y = _opened(data, self._shapes[""])
+            x, y = _opened(data, self._shapes[""], partial(self._read, ""))
             arrays = {"": x} if isinstance(x, np.ndarray) else None
             self.labels = [] if arrays is None else [y]
         else:
             x, arrays = dict(data) if hasattr(data, "iloc") else data, None
             if isinstance(x, tuple) and x and isinstance(x[0], Mapping):
                 x = x[0]  # labels follow
-            if isinstance(x, Mapping):
-                x = aligned(x, columns)
-                self.columns = column_names(x)
             if isinstance(x, (Mapping, list, tuple)):
                 arrays = self._by_name(x)
             elif not isinstance(data, Iterable) or hasattr(data, "shape"):
                 raise InputShapeError(f"{self._expected()} Received one {type(data).__name__}.")
         if arrays is None:
-            self._stream, self.columns = x, self.columns or tuple(columns)
+            self._stream = x
         else:
             self._whole = self._checked(arrays, 0)
             self.count = len(self._whole)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the tables that were read; of several inputs, with the input's name."""
+        names = [(name, self._columns[name]) for name in self._shapes if name in self._read_columns]
+        return tuple(f"{name}: {c}" if name else c for name, columns in names for c in columns)
+
+    def _read(self, name: str, x: Any) -> np.ndarray:
+        """Return an array of samples for an input; a table's columns are put in order."""
+        x = _as_table(x)
+        known = self._columns[name]
+        # Among several inputs, a Series has a value for each sample, unless it is a known row.
+        is_column = name and _is_row(x) and {*map(str, x.index)} != {*known}
+        if names := () if is_column else column_names(x) or _places(x):
+            self._columns[name] = known = known or names
+            self._read_columns.add(name)
+            x = aligned(x, known, quiet=name in self._reordered)
+            self._reordered |= {name} if names != known else set()
+        return _dense(x.x if isinstance(x, Dataset) else x)
 
     def batches(self, size: int) -> Iterator[Any]:
         """Yield float32 batches `(≤ size, *shape)` or `Inputs`, in order; errors of `Samples`."""
@@ -260,11 +278,7 @@ class Samples:
     def _arrays(self, element: Any) -> dict[str, np.ndarray]:
         """Return the arrays of an element, which may be `(x, …)` with labels after the inputs."""
         if self._is_single:
-            if names := column_names(element):
-                self.columns = self.columns or names
-                element = aligned(element, self.columns, quiet=self._is_reordered)
-                self._is_reordered |= names != self.columns
-            x, y = _pair(element, self._shapes[""])
+            x, y = _pair(element, self._shapes[""], partial(self._read, ""))
             if self._labelled:
                 self.labels.append(y)
             return {"": x}
@@ -273,7 +287,7 @@ class Samples:
         if not isinstance(element, (Mapping, list, tuple)):
             raise InputShapeError(f"{self._expected()} Received one {type(element).__name__}.")
         return {
-            name: self._about(name, _pair, array, self._shapes[name])[0]
+            name: self._about(name, _pair, array, self._shapes[name], _dense)[0]
             for name, array in self._by_name(element).items()
         }
 
@@ -289,7 +303,7 @@ class Samples:
             raise InvalidArgumentError(
                 f"{self._expected()} Missing: {missing}, unknown: {unknown}."
             )
-        arrays = {name: self._about(name, _dense, data[name]) for name in self._shapes}
+        arrays = {name: self._about(name, self._read, name, data[name]) for name in self._shapes}
         # As in Keras, a column of a table is an input of one value.
         one = [n for n, shape in self._shapes.items() if shape == (1,) and arrays[n].ndim == 1]
         return arrays | {name: arrays[name][:, None] for name in one}
@@ -297,8 +311,7 @@ class Samples:
     def _checked(self, arrays: Mapping[str, np.ndarray], first: int) -> Any:
         checked = {}
         for (name, shape), array in zip(self._shapes.items(), arrays.values(), strict=True):
-            columns = self.columns if self._is_single else columns_of(self.columns, name)
-            bounds = self._bounds.get(name)
+            bounds, columns = self._bounds.get(name), self._columns[name]
             checked[name] = self._about(name, check_array, array, shape, first, bounds, columns)
         lengths = {name: len(array) for name, array in checked.items()}
         if len(set(lengths.values())) > 1:
@@ -380,11 +393,8 @@ def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") 
 def column_names(data: Any) -> tuple[str, ...]:
     """Return the column names of a DataFrame, its row or a `Dataset`; () for 0, 1, 2 … in order.
 
-    The table may be the first of a tuple, as of `(x, y)`. Those of a dict of inputs, some of which
-    are tables, have the input's name before theirs.
+    Those of a dict of inputs, some of which are tables, have the input's name before theirs.
     """
-    if isinstance(data, tuple) and data and hasattr(data[0], "iloc"):
-        data = data[0]
     if isinstance(data, Mapping):  # a Series in it is an input of one value for each sample
         tables = {key: column_names(part) for key, part in data.items() if not _is_row(part)}
         return tuple(f"{key}: {name}" for key, names in tables.items() for name in names)
@@ -408,10 +418,7 @@ def aligned(data: Any, columns: Sequence[str], quiet: bool = False) -> Any:
         known = {key: columns_of(columns, key) for key in data}
         rows = [k for k, part in data.items() if _is_row(part) and {*part.index} != {*known[k]}]
         return {k: part if k in rows else aligned(part, known[k]) for k, part in data.items()}
-    if isinstance(data, list) and data and all(map(_is_row, data)):
-        data = pd.DataFrame(data)  # which puts the columns of all rows in one order
-    if isinstance(data, tuple) and data and hasattr(data[0], "iloc"):
-        return aligned(data[0], columns), *data[1:]
+    data = _as_table(data)
     names, columns = column_names(data) or _places(data), tuple(columns)
     places = tuple(map(str, range(len(columns))))  # of a table without names, which has an order
     differ = (sorted(names) == sorted(places)) != (sorted(columns) == sorted(places))
@@ -468,13 +475,14 @@ def _dense(x: Any) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+def _opened(data: Any, shape: tuple[int, ...], read: Callable) -> tuple[Any, Any]:
     if isinstance(data, Dataset):
-        return _dense(data.x), data.y
+        return read(data), data.y
     if isinstance(data, Mapping):
-        return _from_mapping(data)
+        x, y = samples_of_mapping(data)
+        return read(x), y
     if hasattr(data, "shape"):
-        x = _dense(data)
+        x = read(data)
         if x.ndim:
             return x, None
     elif isinstance(data, (list, tuple)):  # of samples, batches or pairs, or one pair (x, y)
@@ -482,10 +490,10 @@ def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
         is_pair = len(ranks) == 2 or ranks[2:] == [1]  # perhaps with the weights of samples
         of_batch = is_pair and ranks[0] == len(shape) + 1
         if of_batch and (isinstance(data, tuple) or ranks[1] != ranks[0]):
-            return _dense(data[0]), data[1]
+            return read(data[0]), data[1]
         has_keys = any(isinstance(item, Mapping) for item in data)
         if ranks and set(ranks) <= {0, len(shape)} and not has_keys:
-            return as_array(data), None
+            return read(data) if isinstance(data, list) else as_array(data), None
         return data, None
     elif hasattr(data, "num_batches") and hasattr(data, "__getitem__"):  # a PyDataset of Keras
         return _Items(data, data.num_batches), None
@@ -506,9 +514,14 @@ def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
 
 def _places(data: Any) -> tuple[str, ...]:
     """Return the names that pandas gives the columns of a DataFrame without names, or ()."""
-    frame = data[0] if isinstance(data, tuple) and data else data
-    is_frame = hasattr(frame, "iloc") and frame.ndim == 2
-    return tuple(map(str, range(frame.shape[1]))) if is_frame else ()
+    is_frame = hasattr(data, "iloc") and data.ndim == 2
+    return tuple(map(str, range(data.shape[1]))) if is_frame else ()
+
+
+def _as_table(data: Any) -> Any:
+    """Return a list of rows as a DataFrame, which puts their columns in one order."""
+    is_list = isinstance(data, list) and bool(data) and all(map(_is_row, data))
+    return pd.DataFrame(data) if is_list else data
 
 
 def _is_row(item: Any) -> bool:
@@ -527,7 +540,8 @@ class _Items(Iterable):
         return (self.data[i] for i in range(self.count))
 
 
-def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
+def samples_of_mapping(element: Mapping) -> tuple[Any, Any]:
+    """Return the samples and the labels of a dict, as they are."""
     entries = {str(key).lower(): value for key, value in element.items()}
     x, y = (
         next((value for key, value in entries.items() if key in keys), None)
@@ -538,23 +552,25 @@ def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
             f"Data has the keys {', '.join(map(str, element))}; samples must be under one of "
             f"{', '.join(KEYS)}."
         )
-    return _dense(x), y
+    return x, y
 
 
-def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
+def _pair(
+    element: Any, shape: tuple[int, ...], read: Callable
+) -> tuple[np.ndarray, np.ndarray | None]:
     y: Any = None
     if isinstance(element, Mapping):
-        x, y = _from_mapping(element)
+        x, y = samples_of_mapping(element)
+        x = read(x)
     else:
         # `(x, …)`, or a sample or batch that is written as a list
         is_pair = isinstance(element, (tuple, list)) and bool(element)
         rank = _rank(element[0]) if is_pair else 0
         if is_pair and rank == len(shape):  # a sample and its label, or a batch of samples
-            shapes = {np.shape(part) for part in element}
-            is_pair = isinstance(element, tuple) or len(shapes) > 1
+            is_pair = isinstance(element, tuple) or len({np.shape(part) for part in element}) > 1
         elif is_pair:
             is_pair = rank == len(shape) + 1
-        x = _dense(element[0] if is_pair else element)
+        x = read(element[0] if is_pair else element)
         y = element[1] if is_pair and len(element) > 1 else None
     labels = None if y is None else as_array(y)
     if x.shape == shape:

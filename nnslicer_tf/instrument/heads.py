@@ -53,8 +53,7 @@ def find_heads(
         operation = operations[name]
         if axes and name not in found:
             count = int(np.prod([operation.shape[axis] for axis in axes]))
-            heads = Heads(attention, role, tuple(axes), count)
-            found[name] = replace(operation, heads=heads)
+            found[name] = replace(operation, heads=Heads(attention, role, tuple(axes), count))
 
     for probabilities in operations.values():
         rank = len(probabilities.shape)

@@ -56,8 +56,7 @@ class Activations(ShownAsTable, dict[str, np.ndarray]):
         return arrays_frame(self)
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name}: {value.shape}" for name, value in self.items())
-        return f"Activations({shapes})"
+        return f"Activations({', '.join(f'{name}: {value.shape}' for name, value in self.items())})"
 
 
 def check_finite(values: Mapping[str, np.ndarray], first: int) -> None:

@@ -211,8 +211,7 @@ class InstrumentedModel(ShownAsTable):
     @property
     def output_names(self) -> tuple[str, ...]:
         """One name of each output, in the order of the model's outputs; see `outputs`."""
-        names = {operation: name for name, operation in self.outputs.items()}
-        return tuple(names.values())
+        return tuple({operation: name for name, operation in self.outputs.items()}.values())
 
     def output_operation_of(self, output: str | None) -> str:
         """Return the operation that computes an output.
@@ -267,6 +266,12 @@ class InstrumentedModel(ShownAsTable):
         shape = self.input_shapes if len(self.graph.inputs) > 1 else self.input_shape
         rebuilt = partial(InstrumentedModel, bounds=self.bounds, task=self.given_task)
         return rebuilt, (self.model, shape), {"columns": self.columns}
+
+    def with_columns(self, columns: tuple[str, ...]) -> "InstrumentedModel":
+        """Return the same instrumented model for tables with other columns, or in another order."""
+        view = object.__new__(type(self))
+        vars(view).update(vars(self) | {"columns": columns})
+        return view
 
     def copy(self) -> "InstrumentedModel":
         """Return an instrumented copy of the model, whose weights can be changed."""

@@ -100,8 +100,7 @@ def _with_entry(kind: str, parts: list[Any]) -> list[Any]:
     shape = first.get("config", {}).get("batch_input_shape")
     if kind != "Sequential" or not shape or first["class_name"] == "InputLayer":
         return parts
-    name = f"{first['config'].get('name', 'layer')}_input"
-    entry = {"name": name, "batch_input_shape": shape}
+    entry = {"name": f"{first['config'].get('name', 'layer')}_input", "batch_input_shape": shape}
     is_ids = first["class_name"] == "Embedding"
     entry["dtype"] = "float32" if is_ids else first["config"].get("dtype") or "float32"
     return [{"class_name": "InputLayer", "config": entry}, *parts]
@@ -193,8 +192,7 @@ def _with_nodes(parts: list[Any]) -> list[Any]:
         if _is_reference(value):
             if value[0] == "_CONSTANT_VALUE":
                 return value[2]
-            history = _shifted(parts, value)[:3]
-            spec = {"shape": [], "dtype": "float32", "keras_history": history}
+            spec = {"shape": [], "dtype": "float32", "keras_history": _shifted(parts, value)[:3]}
             return {"class_name": "__keras_tensor__", "config": spec}
         if isinstance(value, list):
             return [tensor(part) for part in value]

@@ -195,6 +195,5 @@ def values_of(im: InstrumentedModel, x: Any, names: Sequence[str]) -> dict[str, 
     """Return the values of operations for all samples, an array or `Inputs` that was checked."""
     parts = []
     for first in range(0, len(x), _BATCH):
-        batch = x[first : first + _BATCH]
-        parts.append(im.forward(batch, names, first))
+        parts.append(im.forward(x[first : first + _BATCH], names, first))
     return {name: np.concatenate([part[name] for part in parts]) for name in names}

@@ -67,8 +67,7 @@ def transposed_without_gaps(
     for n, out, k, s in zip(space, output_space, kernel_size, strides, strict=True):
         step = min(s, k)
         full = (n - 1) * step + k  # extent of the result with these strides; 0 comes after it
-        overlap = max((n - 1) * s + k - out, 0)
-        read = np.arange(out) + (overlap // 2 if padding == "same" else 0)
+        read = np.arange(out) + (max((n - 1) * s + k - out, 0) // 2 if padding == "same" else 0)
         if s > k:
             window, tap = np.divmod(read, s)
             read = np.where(tap < k, window * k + tap, full)

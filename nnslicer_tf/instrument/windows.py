@@ -32,8 +32,7 @@ def sliding(
             before = reach - 1
         else:
             before = max((outputs - 1) * stride + reach - extent, 0) // 2
-        start = np.arange(outputs) * stride - before
-        axes.append(start[:, None] + np.arange(size) * step)
+        axes.append((np.arange(outputs) * stride - before)[:, None] + np.arange(size) * step)
     return _combine(axes, space)
 
 
@@ -43,8 +42,7 @@ def transposed(
     """Return the taps of a transposed convolution; -1 where a tap reads no input."""
     axes = []
     for extent, size, stride, outputs in zip(space, kernel, strides, output_space, strict=True):
-        overlap = max((extent - 1) * stride + size - outputs, 0)
-        before = overlap // 2 if padding == "same" else 0
+        before = max((extent - 1) * stride + size - outputs, 0) // 2 if padding == "same" else 0
         distance = np.arange(outputs)[:, None] + before - np.arange(size)
         axes.append(np.where(distance % stride == 0, distance // stride, _PADDING))
     return _combine(axes, space)
@@ -90,9 +88,6 @@ def flat(x: np.ndarray) -> np.ndarray:
 def windows(shape: Sequence[int], x: Any, taps: np.ndarray) -> Any:
     """Return what the taps read, `(batch, positions, taps, channels)`, 0 for padding."""
     channels = shape[-1]
-    by_position = ops.reshape(x, (ops.shape(x)[0], -1, channels))
-    padded = ops.pad(by_position, [[0, 0], [0, 1], [0, 0]])
-    last = int(np.prod(shape[:-1]))
-    index = np.where(taps < 0, last, taps).ravel()
-    read = ops.take(padded, index, axis=1)
-    return ops.reshape(read, (ops.shape(x)[0], *taps.shape, channels))
+    padded = ops.pad(ops.reshape(x, (ops.shape(x)[0], -1, channels)), [[0, 0], [0, 1], [0, 0]])
+    index = np.where(taps < 0, int(np.prod(shape[:-1])), taps).ravel()
+    return ops.reshape(ops.take(padded, index, axis=1), (ops.shape(x)[0], *taps.shape, channels))

@@ -114,9 +114,11 @@ class Attacker:
             rng: Draws the order of the samples.
 
         Raises:
-            InvalidArgumentError: if there are no samples, or not one label for each.
+            InvalidArgumentError: if there are no samples, or not one label for each, or a mask fits
+                no kernel.
         """
         im = instrumented(stolen)
+        hidden = check_masks(im, hidden)
         free = [(im.kernels[name].variable(), mask) for name, mask in hidden.items()]
         if self.trains == "known":  # hidden synapses are left out
             masks = {id(variable): mask for variable, mask in free}

@@ -159,6 +159,7 @@ def _opened(
 ) -> tuple[keras.Model, keras.Model, np.ndarray]:
     """Return the Keras model, a functional one with the same layers, and samples that fit it."""
     check_count("batch_size", batch_size)
+    columns = getattr(model, "columns", ())
     if isinstance(model, InstrumentedModel):
         model, functional = model.model, model.functional
     else:
@@ -172,4 +173,4 @@ def _opened(
     of_samples = tuple(getattr(x, "shape", ()))[1:]
     if None in shape and len(of_samples) == len(shape):  # axes without a size accept any
         shape = tuple(b if a is None else a for a, b in zip(shape, of_samples, strict=True))
-    return model, functional, Samples(x, shape).array()
+    return model, functional, Samples(x, shape, columns=columns).array()

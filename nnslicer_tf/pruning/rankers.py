@@ -178,6 +178,9 @@ class NNSlicerRanker(ClassRanker):
             outputs = PREDICTED  # the same slices, whose walk is compiled once for all classes
         if self.collect == "netted":
             synapses = slicer.slice(x, outputs=outputs).synapses
+            # Class 0 of one sigmoid has the score −z, to which amounts are opposite; counts, which
+            # follow the direction in which the output changed, are equal for both.
+            sign = sign if slicer.contribution == "amount" else 1
             return {name: sign * values for name, values in synapses.items()}
         totals = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
         with progress_bar(f"Slices of class {target}", len(x), self.progress) as bar:

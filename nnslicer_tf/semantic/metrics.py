@@ -28,7 +28,6 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.backend import compiled_function
-from nnslicer_tf.instrument.data import check_array
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.recurrence import RECURRENCE, consumers_first
@@ -156,7 +155,7 @@ def reference_sample(im: InstrumentedModel, baseline: Baseline) -> np.ndarray | 
         return im.check({name: np.asarray(part)[None] for name, part in dict(parts).items()})
     if baseline is None:
         return np.zeros((1, *im.input_shape), np.float32)
-    return check_array(np.asarray(baseline)[None], im.input_shape)
+    return im.check(im.points(baseline, "baseline")[None])
 
 
 def mask_names(layers: Iterable[NeuronLayer]) -> list[str]:
@@ -257,11 +256,6 @@ def _mean(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     return mean
 
 
-def _ensemble(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return the mean of both, scaled to [0, 1]; zeros for one whose values are all equal."""
-    return (minmax_scale(mean) + minmax_scale(variance)) / 2
-
-
 def backward_walk(
     im: InstrumentedModel,
     wanted: Sequence[str],
@@ -333,7 +327,8 @@ def cross_entropy(logits: Any, y: Any, sigmoid: bool = False) -> Any:
 METRICS: dict[str, Metric] = {
     "avg": Metric(_activations, _mean, labels=False),
     "var": Metric(_activations, lambda mean, variance: variance, labels=False),
-    "ens": Metric(_activations, _ensemble, labels=False),
+    # Zeros for one whose values are all equal
+    "ens": Metric(_activations, lambda m, v: (minmax_scale(m) + minmax_scale(v)) / 2, labels=False),
     "deeplift": Metric(partial(_backward_metric, "deeplift"), _mean),
     "taylor": Metric(partial(_backward_metric, "taylor"), _mean),
     "taylor_weights": Metric(partial(_backward_metric, "taylor_weights"), _mean),

@@ -12,12 +12,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import ArrayLike, as_generator
+from nnslicer_tf._checks import ArrayLike, as_generator, is_int
 from nnslicer_tf._training import compile_loss, loss_of, selective_optimizer, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, copy_model, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import rebuild
+from nnslicer_tf.instrument.data import Samples
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.semantic.metrics import labelled
@@ -44,10 +45,12 @@ def readapt(
     """
     im = instrumented(model, x)
     shape = im.input_shape  # raises an error for models with several inputs
-    if np.shape(adversarial) != np.shape(x):
+    columns = getattr(model, "columns", ())
+    x, adversarial = (Samples(part, shape, columns=columns).array() for part in (x, adversarial))
+    if adversarial.shape != x.shape:
         raise InvalidArgumentError(
             f"There must be one adversarial sample for each sample, of shape {shape}. Received: "
-            f"shapes {np.shape(adversarial)} and {np.shape(x)}"
+            f"shapes {adversarial.shape} and {x.shape}"
         )
     *hidden, last = neuron_layers(im, classes=True).items()
     critical = check_critical(critical, dict(hidden))
@@ -90,7 +93,7 @@ def free_neurons(
             "new classes. Pass a classifier with one output for each class, new ones included."
         )
     old = sorted(set(learned))
-    if not old or old[0] < 0 or old[-1] >= last.units:
+    if not old or not all(is_int(label) and 0 <= label < last.units for label in old):
         raise InvalidArgumentError(
             f"learned must be one or more classes of 0 … {last.units - 1}. Received: {old}"
         )

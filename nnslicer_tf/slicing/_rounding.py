@@ -132,5 +132,4 @@ def _of_statistics(params: Statistics, mean: Any, x: Any, error: Any) -> Any:
     squares = ops.square(u)
     spread = average(squares) if params.averaged else ops.sum(squares, axis=axes, keepdims=True)
     factor = ops.square(params.gamma()) / ops.maximum(spread + params.epsilon, 1e-24)
-    found = factor * (error + ops.square(size))
-    return ops.reshape(found, ops.shape(mean)) + 16 * ops.square(mean)
+    return ops.reshape(factor * (error + ops.square(size)), ops.shape(mean)) + 16 * ops.square(mean)

@@ -234,7 +234,7 @@ class CountWalk(_BackendWalk):
         values = self._im.compute(x, plan.captured)
 
         def delta_sign(name: str) -> Any:
-            return self._present(values, name, self._sign_of_delta(name, values[name]))
+            return self._present(values, name, self._means[name].sign_of_delta(values[name]))
 
         def factor_sign(name: str) -> Any:
             """Return the signs of an operation's factor in products."""
@@ -283,9 +283,6 @@ class CountWalk(_BackendWalk):
         logits = values[plan.logits]
         seed = {n: self._present(values, n, v) for n, v in self._seed(logits).items()}
         return propagate(self._order, seed, expand, plan.shapes), logits
-
-    def _sign_of_delta(self, name: str, value: Any) -> Any:
-        return self._means[name].sign_of_delta(value)
 
     def _sign(self, contribution: Any) -> Any:
         return ops.sign(contribution)
@@ -425,8 +422,7 @@ class Reference:
             mean, mask = mean_of(name), self._im[name].mask
             if not self._masks or mask is None:
                 return mean
-            here = aligned_mask(values[mask], len(mean.shape))
-            return ops.where(here > 0.5, mean, values[name])
+            return ops.where(aligned_mask(values[mask], len(mean.shape)) > 0.5, mean, values[name])
 
         inputs = [mean_of(name) for name in self._im.input_operations]
         reference = self._im.graph.run(inputs, self._wanted, change)

@@ -111,8 +111,7 @@ def _sums(im: InstrumentedModel) -> Iterator[tuple[Synapses, slice, str, str]]:
         for gate in (o for o in params.unrolled.cell if isinstance(o.params, Gate)):
             for weights, source in zip(gate.params.weights, gate.inputs, strict=True):
                 read = operation.inputs[0] if source == SEQUENCE else prefix + source
-                columns = slice(weights.start, weights.stop)
-                yield weights.kernel, columns, read, prefix + gate.name
+                yield weights.kernel, slice(weights.start, weights.stop), read, prefix + gate.name
 
 
 def _origins(im: InstrumentedModel) -> Origin:

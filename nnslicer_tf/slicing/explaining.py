@@ -27,7 +27,7 @@ from nnslicer_tf.attributions.problem import feature_operations
 from nnslicer_tf.attributions.shapley import batch_of
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean
-from nnslicer_tf.instrument.data import DataLike, aligned, column_names
+from nnslicer_tf.instrument.data import DataLike, aligned, column_names, samples_of_mapping
 from nnslicer_tf.instrument.fingerprint import fixed_models
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.operations import Lookup
@@ -366,11 +366,17 @@ def one_sample(
         }
         x = batch if is_named else list(batch.values())
     else:
-        if isinstance(x, Mapping) and x and not any(map(np.ndim, x.values())):
+        if isinstance(x, Mapping) and x and not any(as_array(v).ndim for v in x.values()):
             x = pd.DataFrame([x])  # a row of a table, as values by column
-        elif isinstance(x, Mapping):
-            x = {n: as_array(part) for n, part in x.items()}
-            x = {n: part[None] if part.shape == im.input_shape else part for n, part in x.items()}
+        elif isinstance(x, Mapping):  # perhaps with a label, as in a pair
+            x, _ = samples_of_mapping(x)
+        elif isinstance(x, tuple) and len(x) and np.ndim(x[0]) > 0:
+            x = x[0]
+        given = column_names(x)
+        if given and len(columns) and tuple(map(str, columns)) != given:
+            raise InvalidArgumentError(
+                f"The table has the columns {list(given)}: omit columns={list(columns)!r}."
+            )
         if not len(columns):
             x = aligned(x, im.columns)
             columns = column_names(x)
@@ -379,8 +385,7 @@ def one_sample(
                 f"columns must be {im[im.input_operation].size} different names, one for each "
                 f"value of a sample. Received: {list(columns)!r}"
             )
-        is_pair = isinstance(x, tuple) and len(x) and np.ndim(x[0]) > 0  # with its label
-        if not is_pair and not isinstance(x, (str, os.PathLike, Mapping)):
+        if not isinstance(x, (str, os.PathLike)):
             x = as_array(x)[None] if as_array(x).shape == im.input_shape else x
     checked = im.check(x)
     if len(checked) != 1:
@@ -435,8 +440,7 @@ def compare_methods(
             values[name] = ATTRIBUTIONS[name](im, sample, baseline, target)
         except UnsupportedLayerError as error:
             left_out[name] = str(error)
-    flat = keras.tree.map_structure(np.zeros_like, contributions)
-    judged = {**values, RANDOM: flat}
+    judged = {**values, RANDOM: keras.tree.map_structure(np.zeros_like, contributions)}
     over: dict[str, Any] = {}
     if background is not None and background.names:
         over = {"rows": background.rows, "features": background.features}

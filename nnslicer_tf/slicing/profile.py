@@ -226,6 +226,7 @@ class Profile(ShownAsTable):
             fingerprint = file.value("fingerprint", str)
             names = file.names("operations")
             means = {name: file.array(f"mean{i}", np.float64) for i, name in enumerate(names)}
+            file.check(all(mean.size for mean in means.values()), "a mean has no values")
             # Files of older versions do not have all of these.
             positions = file.header.get("positions", "each")
             file.check(positions in POSITIONS, f"its positions are {positions!r}")

@@ -523,8 +523,7 @@ def counts_left(
     shares = list(first if units >= _MANY_UNITS else ()) or [1.0]
     while shares[-1] * units >= 2 and shares[-1] > _MIN_SHARE:
         shares.append(shares[-1] * (step if shares[-1] > _SMALL_SHARE else _LAST_STEP))
-    counts = {max(1, int(share * units)) for share in shares}
-    return sorted(counts - {units}, reverse=True)
+    return sorted({max(1, int(share * units)) for share in shares} - {units}, reverse=True)
 
 
 def _largest(members: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:

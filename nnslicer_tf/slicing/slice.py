@@ -84,8 +84,7 @@ class Slice(ShownAsTable):
             of_synapses = ("", "", "") if synapses is None else counts(synapses)
             rows.append((name, *counts(values), *of_synapses))
         rows.append(("total", *counts(_joined(self.neurons)), *counts(_joined(self.synapses))))
-        titles = ("operation", "neurons kept", "of", "", "synapses kept", "of", "")
-        return text_table(titles, rows)
+        return text_table(("operation", "neurons kept", "of", "", "synapses kept", "of", ""), rows)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the share of each kernel's synapses in the slice; `report` plots neurons."""
@@ -273,8 +272,9 @@ class Slice(ShownAsTable):
         if "level" in self.info:  # a decisive slice
             values = _joined(self.members)
             members = int(np.count_nonzero(values))
+            unit = "unit" if self.level == "head" else self.level  # channels outside of attention
             return (
-                f"Slice({members:,} of {counted(values.size, self.level)} "
+                f"Slice({members:,} of {counted(values.size, unit)} "
                 f"({members / max(values.size, 1):.1%}), decisive, reference "
                 f"{self.info.get('reference')!r})"
             )

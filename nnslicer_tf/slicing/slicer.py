@@ -127,7 +127,7 @@ class Slicer(DecisiveSearch, Explainer):
         self.theta = check_options(theta, workers=workers, **self._choices)
         if isinstance(profile, (str, os.PathLike)):
             profile = Profile.load(profile)
-        self.im = im = instrumented(im, profile)
+        im = instrumented(im, profile)
         if not isinstance(profile, Profile):
             raise InvalidArgumentError(
                 "profile must be a Profile, from Profile.from_data(model, x_train), or the path of "
@@ -135,7 +135,10 @@ class Slicer(DecisiveSearch, Explainer):
             )
         self.profile = profile
         profile.check_model(im)
+        if profile.columns and im.columns not in ((), profile.columns):
+            im = im.with_columns(profile.columns)  # other slicers keep those of their profiles
         im.columns = profile.columns or im.columns
+        self.im = im
         check_rules(im, granularity)
         self._weights = weights_checksum(im.model)
         # Kept, because planning and compiling a walk takes longer than slicing a few samples.
@@ -340,8 +343,7 @@ class Slicer(DecisiveSearch, Explainer):
         if by_exclusion or are_few:
             workers = 0 if are_few else self.workers
             engine = make_engine(workers, None if are_few else self.ray_address)
-            job = ExclusionWalk(plan, collector)
-            return Work(job, engine, size, self.im.forward, self.profile)
+            return Work(ExclusionWalk(plan, collector), engine, size, self.im.forward, self.profile)
         if key not in self._work:
             if isinstance(collector, EachRow):
                 collector = replace(collector, dense=True)

@@ -190,6 +190,8 @@ def versions_of(
     if isinstance(new, (str, bytes)) or hasattr(new, "__fspath__"):
         return first, instrumented(counterpart_of(first, new, np.asarray(x)[:64]).twin())
     second = instrumented(new, x)
+    if whole.columns and not second.columns:  # tables have the order that either version knows
+        second = second.with_columns(whole.columns)
     if output is not None and not {*whole.output_names} <= {*second.output_names}:
         by_place = dict(zip(whole.output_operations, second.output_names, strict=False))
         output = by_place.get(whole.output_operation_of(output), output)

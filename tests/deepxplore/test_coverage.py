@@ -215,3 +215,33 @@ def test_wrong_inputs(im):
         cov.update(np.zeros((3, 5)))
     with pytest.raises(InvalidArgumentError, match="empty"):
         cov.update(np.zeros((0, 4)))
+
+
+def test_coverage_belongs_to_the_weights_that_were_measured(tmp_path):
+    im = nns.InstrumentedModel(identity_model(4))
+    ranges = NeuronRanges.from_data(im, rows([0, 0, 0, 0], [1, 1, 1, 1]), progress=False)
+    cov = NeuronCoverage(im)
+    cov.update(rows([1, 0, 0, 0]))
+    cov.save(tmp_path / "c.npz")
+    layer = im.model.layers[0]
+    layer.set_weights([2 * w for w in layer.get_weights()])
+    changed = (
+        lambda: cov.update(rows([1, 0, 0, 0])),
+        lambda: cov.save(tmp_path / "d.npz"),
+        lambda: KMultisectionCoverage(ranges, 4).update(rows([1, 0, 0, 0])),
+        lambda: NeuronCoverage(im).restore(tmp_path / "c.npz"),
+    )
+    for call in changed:
+        with pytest.raises(ProfileMismatchError):
+            call()
+    assert NeuronCoverage(im).update(rows([1, 0, 0, 0])) >= 0
+
+
+def test_another_number_of_sections_is_another_setting(im, tmp_path):
+    ranges = NeuronRanges.from_data(im, rows([0, 0, 0, 0], [1, 1, 1, 1]), progress=False)
+    cov = KMultisectionCoverage(ranges, 10)
+    cov.update(rows([0.5, 0, 0, 0]))
+    cov.save(tmp_path / "k.npz")
+    assert KMultisectionCoverage(ranges, 10).restore(tmp_path / "k.npz").total() == cov.total()
+    with pytest.raises(ProfileMismatchError, match="settings"):
+        KMultisectionCoverage(ranges, 11).restore(tmp_path / "k.npz")

@@ -18,6 +18,7 @@ from nnslicer_tf.errors import (
     InputRangeError,
     InputShapeError,
     InvalidArgumentError,
+    NonFiniteActivationError,
     PlausibilityWarning,
 )
 from nnslicer_tf.instrument.copies import copy_model
@@ -400,3 +401,17 @@ def test_functions_are_compiled_once_for_each_model(models, digits, monkeypatch)
     ims[0].model.set_weights([w * 2 for w in ims[0].model.get_weights()])
     generate(ims, digits.x[:20], **options)
     assert len(made) == 3
+
+
+def test_projections_see_no_empty_batch_and_give_finite_values():
+    models, seeds = [identity_model(4), copy_model(identity_model(4))], np.full((3, 4), 0.5)
+    sizes = []
+
+    def project(x, of):
+        sizes.append(len(x))
+        return np.clip(x, x.min(), x.max())
+
+    generate(models, seeds, project, max_iterations=2, progress=False)
+    assert sizes and min(sizes) > 0
+    with pytest.raises(NonFiniteActivationError, match="NaN or infinity"):
+        generate(models, seeds, lambda x, of: x * np.nan, max_iterations=2, progress=False)

@@ -200,3 +200,20 @@ def test_budgets_that_do_not_exist_are_refused(digits, hidden):
     model, train, _ = digits
     with pytest.raises(nns.errors.InvalidArgumentError, match="number of samples from 1 to 1437"):
         protection.steal(model, hidden, train, 1_438, QUIET)
+
+
+@pytest.mark.parametrize("kind", [bool, int, float])
+def test_masks_of_ones_hide_what_bools_hide(digits, kind):
+    model = keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(8, name="d"), keras.layers.Dense(2)]
+    )
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    hidden = np.zeros((3, 8), kind)
+    hidden[:, :4] = 1
+    attacker = protection.Attacker(epochs=1, trains="known", progress=False)
+    stolen = protection.steal(model, {"d": hidden}, (x, np.arange(60) % 2), 40, attacker)
+    kernel = stolen.get_layer("d").get_weights()[0]
+    assert (kernel[:, :4] == 0).all() and (kernel[:, 4:] != 0).all()
+    for wrong in ({"nope": hidden}, {"d": hidden[0]}):
+        with pytest.raises(nns.errors.InvalidArgumentError):
+            attacker.retrain(stolen, wrong, x, np.arange(60) % 2)

@@ -49,6 +49,21 @@ def test_the_first_output_is_the_class_that_is_wanted(twins, wanted):
     assert small.accuracy[0] == pytest.approx(((p > 0.5) == Y).mean())
 
 
+def test_scores_of_a_class_of_one_sigmoid_are_those_of_two_classes():
+    """Input 0 decides class 0, and input 1 opposes it: by hand, and as with two outputs."""
+    one = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid", name="out")])
+    two = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, "softmax", name="out")])
+    one.set_weights([np.array([[4.0], [1.0]]), np.zeros(1)])
+    two.set_weights([np.array([[-2, 2], [-0.5, 0.5]]), np.zeros(2)])
+    x, y = np.array([[-1, 1], [-1, 1], [1, -1], [1, -1]], np.float32), np.array([0, 0, 1, 1])
+    for label in (0, 1):
+        found, expected = (
+            pruning.scores(m, "nnslicer", x, y, classes=[label], progress=False)["out"]
+            for m in (one, two)
+        )
+        assert found.ravel().tolist() == expected[:, label].tolist() == [2, -2]
+
+
 def test_both_classes_keep_one_sigmoid(twins):
     small = pruning.shrink(twins[0], X, Y, classes=[0, 1], ratio=0.3, progress=False)
     assert small.model.output_shape == (None, 1)

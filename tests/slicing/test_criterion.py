@@ -95,3 +95,15 @@ def test_which_output_is_meant_is_named():
     slicer = nns.Slicer(im, nns.Profile.from_data(im, images()), 0, progress=False)
     with pytest.raises(nns.errors.CriterionError, match="needs an output vector of classes"):
         slicer.slice(images(2))
+
+
+def test_a_walk_cannot_end_before_it_begins():
+    inputs = keras.Input((3,))
+    hidden = keras.layers.Dense(4, "relu", name="d")(inputs)
+    im = nns.InstrumentedModel(keras.Model(inputs, keras.layers.Dense(2, name="o")(hidden)))
+    for outputs in ({"d": "all"}, {"d": [0]}):
+        nns.Criterion(outputs, until="d")
+        with pytest.raises(nns.errors.CriterionError, match="until='o' is not reached from d"):
+            nns.Slicer(im, nns.Profile.from_data(im, np.ones((5, 3)), progress=False)).slice(
+                np.ones((2, 3)), nns.Criterion(outputs, until="o")
+            )

@@ -476,3 +476,26 @@ def test_of_several_outputs_one_is_named():
         nns.exactline.exact_line(im, data[0], data[1])
     found = slicer.decisive(data[:1], {"second": "predicted"})
     assert found.certificate["answer"][0] == np.argmax(im.model(data[:1])["second"])
+
+
+SCALED = {
+    "divided": lambda z: layers.Softmax()(z / 2),
+    "Rescaling": lambda z: layers.Softmax()(layers.Rescaling(0.5)(z)),
+    "negative": lambda z: layers.Softmax()(-z),
+    "reshaped": lambda z: layers.Softmax()(layers.Reshape((3,))(z)),
+    "falling sigmoid": lambda z: 1 - keras.ops.sigmoid(z[:, :1]),
+}
+
+
+@pytest.mark.parametrize("ending", SCALED)
+@pytest.mark.parametrize("level", ["neuron", "channel"])
+def test_what_is_only_scaled_to_give_the_logits_is_no_unit(ending, level):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,))
+    units = 1 if "sigmoid" in ending else 3
+    z = layers.Dense(units, name="out")(layers.Dense(10, "relu", name="h")(inputs))
+    model = keras.Model(inputs, SCALED[ending](z))
+    x = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
+    found = slicer.decisive(x[:2], level=level, scope=None, others=0)
+    assert list(found.shapes) == ["h:pre"]
