@@ -136,8 +136,8 @@ class Detector(BaseEstimator):
             counts = np.bincount(evidence.predicted[learned], minlength=count)
             if counts.min() < MIN_SAMPLES_OF_A_CLASS:
                 raise InvalidArgumentError(
-                    f"The model predicts class {counts.argmin()} for {counts.min()} of the "
-                    f"{len(learned)} normal inputs to learn from; at least "
+                    f"'{self.im.model.name}' predicts class {counts.argmin()} for {counts.min()} "
+                    f"of the {len(learned)} normal inputs to learn from; at least "
                     f"{MIN_SAMPLES_OF_A_CLASS} of each class are needed. Fit on more normal inputs."
                 )
         self.__dict__.pop("threshold_", None)  # a failed refit leaves no half detector
