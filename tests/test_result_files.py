@@ -23,7 +23,7 @@ from nnslicer_tf.instrument.loading import load_model
 
 # What older files lack is optional.
 OPTIONAL = {"input_range", "input_means", "positions", "max_distance", "features"}
-OPTIONAL |= {"scale", "seeds", "truth", "confidences", "columns", "own_code", "range"}
+OPTIONAL |= {"scale", "seeds", "truth", "confidences", "columns", "own_code", "range", "items"}
 
 
 @pytest.fixture(scope="module")

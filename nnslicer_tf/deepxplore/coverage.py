@@ -206,7 +206,8 @@ class Coverage(ShownAsTable, ABC):
         """
         with read_archive(path, _FORMAT, "coverage") as file:
             header = file.header
-            items = header.get("items", self._per_neuron)  # files of version 0.1 have none
+            items = self._per_neuron  # files of version 0.1 do not have it
+            items = file.value("items", int, least=1) if "items" in header else items
             stored = (header["kind"], header["options"], header["fingerprint"], items)
             own = (type(self).__name__, self._options, self.im.fingerprint, self._per_neuron)
             if stored != own:

@@ -346,7 +346,7 @@ class InstrumentedModel(ShownAsTable):
             return data
         if len(self.graph.inputs) == 1:
             if isinstance(data, Mapping) and len(data) == 1:
-                data = self._only_input(data)
+                data = self.only_input(data)
             bounds = self._bounds[self.input_operation]
             return Samples(data, self.input_shape, bounds, columns=self.columns)
         structure = structure_of(self.functional, "input")
@@ -357,7 +357,7 @@ class InstrumentedModel(ShownAsTable):
             data = dict(zip(self.graph.inputs, parts, strict=False))
         return Samples(data, self.input_shapes, self._bounds, names, self.columns)
 
-    def _only_input(self, data: Mapping) -> Any:
+    def only_input(self, data: Mapping) -> Any:
         """Return the samples in a dict with one key: the input's name, or a common one."""
         structure = structure_of(self.functional, "input")
         names = {self.input_operation, input_name(self.functional.inputs[0]), *KEYS}

@@ -369,7 +369,7 @@ def one_sample(
         if isinstance(x, Mapping) and x and not any(as_array(v).ndim for v in x.values()):
             x = pd.DataFrame([x])  # a row of a table, as values by column
         elif isinstance(x, Mapping):  # perhaps with a label, as in a pair
-            x, _ = samples_of_mapping(x)
+            x = im.only_input(x) if len(x) == 1 else samples_of_mapping(x)[0]
         elif isinstance(x, tuple) and len(x) and np.ndim(x[0]) > 0:
             x = x[0]
         given = column_names(x)
