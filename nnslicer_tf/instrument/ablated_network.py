@@ -605,8 +605,8 @@ def _group_of(name: str, units: int, groups: Sequence[Sequence[int]]) -> np.ndar
     """Return the index of each unit's group: the given ones first, then those of single units."""
     group_of = np.full(units, -1)
     for index, members in enumerate(groups):
-        chosen = np.asarray(members, int).ravel()
-        if not len(chosen) or chosen.min() < 0 or chosen.max() >= units:
+        chosen = np.ravel(np.asarray(members))
+        if chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= units:
             raise InvalidArgumentError(
                 f"Group {index} of '{name}' must name some of its units 0 … {units - 1}. "
                 f"Received: {list(members)}"

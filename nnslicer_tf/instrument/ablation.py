@@ -19,7 +19,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._checks import check_memory, check_name
+from nnslicer_tf._checks import check_count, check_memory, check_name, counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.ablated_network import Network, Rows, has_tied_kernels, maskable
 from nnslicer_tf.instrument.data import DataLike
@@ -192,7 +192,8 @@ class Ablation:
         """Return the score, and its derivative with respect to the mask.
 
         The score of a class before a softmax is its logit less ¾ of its rivals' mean logit,
-        weighted by how near they are; of anything else, the mean of its neurons' values.
+        weighted by how near they are, by weights that the derivative takes as constants; of
+        anything else, the mean of its neurons' values.
 
         Args:
             mask: Which units are active.
@@ -306,8 +307,8 @@ class Ablation:
             array, shape = arrays[name], self.shapes[name]
             if array.dtype.kind not in "bif" or array.shape not in (shape, (samples, *shape)):
                 raise InvalidArgumentError(
-                    f"A mask for '{name}' has shape {array.shape}, expected {shape} or "
-                    f"({samples}, …)."
+                    f"A mask for '{name}' must be real numbers of shape {shape}, or one for each "
+                    f"of {counted(samples, 'sample')}. Received: {array.dtype} {array.shape}"
                 )
         each = any(array.ndim > len(self.shapes[name]) for name, array in arrays.items())
         lead = (samples,) if each else ()
@@ -319,6 +320,7 @@ class Ablation:
 
     def _batches(self, mask: Mask, x: "DataLike | Rows", batch_size: int) -> Iterable[tuple]:
         """Yield rows and their mask over all units, of at most `batch_size` rows if possible."""
+        check_count("batch_size", batch_size)
         if isinstance(x, Rows):
             yield x, self._flat(mask, x.samples)
             return

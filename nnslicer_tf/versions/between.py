@@ -53,7 +53,7 @@ class Between:
             raise InvalidArgumentError("The versions have the same weights: nothing changed.")
 
         # The units: single weights, or those of a channel or layer, without the unchanged ones.
-        owners = self._owners()
+        owners, named = self._owners()
         changed = difference != 0
         firsts, first_of, numbers = np.unique(
             owners[changed], return_index=True, return_inverse=True
@@ -61,47 +61,58 @@ class Between:
         self.unit_of = np.full(len(owners), -1)
         self.unit_of[changed] = numbers
         self.units = len(firsts)
+        self._named = [named[owner] for owner in firsts] if named else []
         self._first = np.flatnonzero(changed)[first_of]
         self.sizes = np.sqrt(np.bincount(numbers, difference[changed] ** 2))
 
     def __reduce__(self) -> tuple:
         return Between, (self.old, self.new, self.level, self._of_classes)
 
-    def _owners(self) -> np.ndarray:
-        """Return a number for each weight, the same for weights of one unit."""
+    def _owners(self) -> tuple[np.ndarray, list[tuple[str, tuple[int, ...]]]]:
+        """Return a number for each weight, the same for weights of one unit, and units' names.
+
+        Single weights have none.
+        """
         shapes = self._ablation.shapes
         if self.level == "weight":
-            return np.arange(sum(int(np.prod(shape)) for shape in shapes.values()))
+            return np.arange(sum(int(np.prod(shape)) for shape in shapes.values())), []
         kernels = {id(kernel.variable()): kernel for kernel in self.new.kernels.values()}
+        matrices = {}  # of kernels, `(…, inputs, outputs)`, whose values are the outputs' numbers
+        for name, shape in shapes.items():
+            if kernel := kernels.get(id(self._after[name])):
+                matrix = kernel.from_kernel(np.zeros(shape))
+                matrices[name] = kernel.to_kernel(np.zeros_like(matrix) + range(matrix.shape[-1]))
         numbers: dict[Any, int] = {}
         parts = []
         for name, shape in shapes.items():
-            layer = name.rpartition("/")[0]
+            layer, _, variable = name.rpartition("/")
             channels = np.zeros(shape, int)
             if self.level == "channel" and shape:
-                channels = np.broadcast_to(np.arange(shape[-1]), shape)
-                kernel = kernels.get(id(self._after[name]))
-                if kernel is not None:
-                    count = kernel.from_kernel(np.zeros(shape)).shape[-1]
-                    outputs = np.zeros(kernel.from_kernel(np.zeros(shape)).shape, int)
-                    channels = kernel.to_kernel(outputs + np.arange(count))
-            keys = [(layer, int(channel)) for channel in channels.ravel()]
+                # A bias of heads and features has a value for each output of its kernel.
+                of_layer = [v for n, v in matrices.items() if n.rpartition("/")[0] == layer]
+                is_bias = any(v.max() + 1 == np.prod(shape) for v in of_layer)
+                numbered = np.arange(np.prod(shape)).reshape(shape)
+                channels = numbered if is_bias else np.broadcast_to(np.arange(shape[-1]), shape)
+                channels = matrices.get(name, channels)
+                if variable == "depthwise_kernel" and len(of_layer) > 1:
+                    layer = name  # its outputs are not the layer's
+            index = [(int(c),) if self.level == "channel" else () for c in np.ravel(channels)]
+            keys = [(layer, channel) for channel in index]
             parts.append(np.array([numbers.setdefault(key, len(numbers)) for key in keys], int))
-        return np.concatenate(parts)
+        return np.concatenate(parts), list(numbers)
 
     def where(self, unit: int) -> tuple[str, tuple[int, ...]]:
         """Return the name of a unit's variable or layer, and its index there."""
         check_number("unit", unit, f"[0, {self.units - 1}]")
+        if self._named:
+            return self._named[unit]
         weight = int(self._first[unit])
         shapes = self._ablation.shapes
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
         at = int(np.searchsorted(ends, weight, side="right"))
         name, shape = list(shapes.items())[at]
         inside = weight - (int(ends[at - 1]) if at else 0)
-        place = tuple(int(i) for i in np.unravel_index(inside, shape)) if shape else ()
-        if self.level == "weight":
-            return name, place
-        return name.rpartition("/")[0], place[-1:] if self.level == "channel" else ()
+        return name, tuple(int(i) for i in np.unravel_index(inside, shape)) if shape else ()
 
     def mask(self, active: np.ndarray | float) -> np.ndarray:
         """Return the mask over weights of one over units `(units,)`, or of a number for all."""

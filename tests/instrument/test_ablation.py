@@ -6,6 +6,7 @@ import pytest
 from keras import layers, ops
 
 import nnslicer_tf as nns
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, Samples, Weights, Zero
 
 RNG = np.random.default_rng(0)
@@ -344,7 +345,7 @@ def test_what_does_not_fit_is_refused():
     ablation = Ablation(model, profile)
     for mask, message in (
         ({"other": np.ones(3)}, "Unknown kernel 'other'"),
-        ({"last": np.ones((2, 2))}, r"has shape \(2, 2\)"),
+        ({"last": np.ones((2, 2))}, r"Received: float64 \(2, 2\)"),
         (np.ones(3), r"shape \(47,\)|shape \(35,\)"),
         (np.full(35, np.nan), "Received: NaN"),
         ({"last": np.full((5, 3), np.nan)}, "Received: NaN"),
@@ -435,3 +436,27 @@ def test_a_model_of_units_that_do_not_reach_the_target_is_refused():
     ablation = Ablation(model, "zero")
     with pytest.raises(nns.errors.InvalidArgumentError, match=r"'of_1' do not reach .* 'of_3'"):
         ablation.model({"of_1": np.zeros((6, 1))})
+
+
+def test_sizes_groups_and_models_that_do_not_fit():
+    keras.utils.set_random_seed(0)
+
+    def built(units):
+        return keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(5, "relu", name="h"), keras.layers.Dense(units)]
+        )
+
+    model, other, x = built(3), built(2), np.ones((2, 4), np.float32)
+    for size in (0, -3):
+        with pytest.raises(InvalidArgumentError, match="batch_size"):
+            Ablation(model, Zero(), "neuron").outputs({}, x, batch_size=size)
+    for group in ([0.5, 1.7], [], ["a"]):
+        with pytest.raises(InvalidArgumentError, match="must name some of its units"):
+            Ablation(model, Zero(), "neuron", groups={"h:pre": [group]})
+    with pytest.raises(InvalidArgumentError, match="must be real numbers"):
+        Ablation(model, Zero(), "neuron").outputs({"h:pre": ["a"] * 5}, x)
+    before = other.get_weights()
+    with pytest.raises(InvalidArgumentError, match="weights of the model's shapes"):
+        Ablation(model, Zero()).model({}, into=other)
+    for kept, own in zip(other.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(kept, own)

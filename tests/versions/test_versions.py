@@ -391,3 +391,61 @@ def test_margins_of_one_sigmoid_are_those_of_two_classes():
     effects = [causes.changes(0).effect.to_numpy() for causes in found]
     size = min(map(len, effects))
     np.testing.assert_allclose(effects[0][:size], effects[1][:size], atol=1e-5)
+
+
+def conv(layer, shape=(4, 4, 2)):
+    inputs = keras.Input(shape)
+    values = layer(inputs, inputs) if "attention" in layer.name else layer(inputs)
+    return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(values)))
+
+
+# What changes, and the channels of which layers or variables these are.
+CHANNELS = {
+    "transposed": (
+        lambda: conv(keras.layers.Conv2DTranspose(5, 2, name="up")),
+        {"up/kernel": (slice(None), slice(None), 3)},
+        [("up", (3,))],
+    ),
+    "depthwise": (
+        lambda: conv(keras.layers.DepthwiseConv2D(2, depth_multiplier=2, name="dw")),
+        {"dw/kernel": (slice(None), slice(None), 1, 1)},
+        [("dw", (3,))],
+    ),
+    "separable": (
+        lambda: conv(keras.layers.SeparableConv2D(5, 2, name="sep"), (4, 4, 4)),
+        {"depthwise": (slice(None), slice(None), 3), "pointwise": (..., 3)},
+        [("sep", (3,)), ("sep/depthwise_kernel", (3,))],
+    ),
+    "a head's feature, with its bias": (
+        lambda: conv(keras.layers.MultiHeadAttention(2, 3, name="attention"), (4, 6)),
+        {"value/kernel": (slice(None), 1, 2), "value/bias": (1, 2)},
+        [("attention/value", (5,))],
+    ),
+    "one feature of two heads": (
+        lambda: conv(keras.layers.MultiHeadAttention(2, 3, name="attention"), (4, 6)),
+        {"query/kernel": (slice(None), slice(None), 2)},
+        [("attention/query", (2,)), ("attention/query", (5,))],
+    ),
+    "a filter with its bias": (
+        lambda: conv(keras.layers.Conv2D(5, 2, name="cv")),
+        {"cv/kernel": (..., 3), "cv/bias": (3,)},
+        [("cv", (3,))],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_channels_are_those_of_the_layers_outputs(name):
+    build, changes, expected = CHANNELS[name]
+    keras.utils.set_random_seed(0)
+    old, new = build(), build()
+    new.set_weights(old.get_weights())
+    for part, place in changes.items():
+        (variable,) = (v for v in new.weights if part in v.path)
+        values = variable.numpy()
+        values[place] += 3
+        variable.assign(values)
+    x = np.random.default_rng(0).normal(size=(50, *old.input_shape[1:])).astype(np.float32)
+    labels = old.predict(x, verbose=0).argmax(axis=1)
+    table = versions.rank_changes(old, new, x, labels, progress=False)
+    assert sorted(zip(table.name, table["index"], strict=True)) == expected
