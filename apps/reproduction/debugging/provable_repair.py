@@ -241,7 +241,7 @@ class _FixedPattern:
                 conditions.append(held)
             scores = values[self._logits]
             if self._classes.is_binary:
-                scores = ops.concatenate([-scores, scores], axis=1)
+                scores = ops.concatenate([-scores, scores], axis=1) / 2
             others = np.flatnonzero(np.arange(self.others + 1) != label)
             conditions.append(ops.take(scores, others, axis=1) - scores[:, label : label + 1])
             return ops.concatenate(conditions, axis=1)
