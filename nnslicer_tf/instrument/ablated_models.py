@@ -41,7 +41,8 @@ def ablated_model(
     in_weights = network.by_weight or (ablation.level == "synapse" and isinstance(reference, Zero))
     if in_weights:
         model = copy_model(im.model, im.given_shape) if into is None else into
-        if [w.shape for w in model.weights] != [w.shape for w in im.model.weights]:
+        shapes = [sorted(tuple(w.shape) for w in one.weights) for one in (model, im.model)]
+        if into is not None and shapes[0] != shapes[1]:
             raise InvalidArgumentError("`into` must have weights of the model's shapes.")
         return _with_weights(ablation, masks, model)
     if into is not None:
