@@ -207,7 +207,7 @@ def read_archive(path: str | os.PathLike, kind: str, what: str) -> Iterator["Arc
     if not path.exists():
         raise MissingFileError(f"There is no {what} file '{path}'.")
     if not path.is_file():  # a device may never end
-        raise CorruptFileError(f"'{path}' is no regular file, so no {what}.")
+        raise CorruptFileError(f"'{path}' is not a regular file, so it cannot be a {what}.")
     try:
         with zipfile.ZipFile(path) as file:
             archive = Archive(path, what, file)

@@ -97,9 +97,9 @@ class OutputClasses:
 
     By its task, the output has one value for two classes ("binary"), one for each of several
     classes ("multiclass"), one for each of several independent labels ("multilabel"), or numbers
-    that are no classes ("regression"). With one value of logit z, classes 1 and 0 have the scores
-    z/2 and −z/2, so that their softmax and their difference are right. For maps, "sample" below
-    means each position.
+    that are no classes ("regression"). If the output is one value with the logit z, the scores of
+    classes 1 and 0 are z/2 and −z/2: their softmax is the sigmoid, and their difference is z. For
+    maps, "sample" below means each position.
 
     Attributes:
         final: The last function of the scores: one of `FINAL_ACTIVATIONS`, the name of another

@@ -248,7 +248,7 @@ def test_names_that_are_not_utf_8(im, tmp_path):
 
 def test_devices_are_no_files():
     for name in ("/dev/zero", "/dev/full"):
-        with pytest.raises(CorruptFileError, match="no regular file"):
+        with pytest.raises(CorruptFileError, match="not a regular file"):
             nns.Slice.load(name)
 
 

@@ -79,7 +79,7 @@ def test_numbers_that_are_no_words(numbers):
 
 @pytest.mark.parametrize("sentences", [[None], [3], [b"a"]])
 def test_sentences_that_are_no_texts(sentences):
-    with pytest.raises(InvalidArgumentError, match="must be texts"):
+    with pytest.raises(InvalidArgumentError, match="must be a string"):
         texts.Vocabulary(["a"]).encode(sentences)
 
 

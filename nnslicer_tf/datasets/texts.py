@@ -49,12 +49,12 @@ class Vocabulary:
     def encode(self, sentences: str | Sequence[str], length: int = LENGTH) -> np.ndarray:
         """Return the words' numbers `(sentences, length)` int32, padded with 0 at the end.
 
-        Case is ignored, and so are words after `length`. Raises InvalidArgumentError for a sentence
-        without words, or what is no text.
+        Case is ignored, and so are words after `length`. Raises InvalidArgumentError if a sentence
+        has no words or is not a string.
         """
         sentences = [sentences] if isinstance(sentences, str) else list(sentences)
         if not all(isinstance(sentence, str) for sentence in sentences):
-            raise InvalidArgumentError("Sentences must be texts (str), one or several.")
+            raise InvalidArgumentError("Sentences must be a string or a sequence of strings.")
         numbers = np.full((len(sentences), length), PADDING, np.int32)
         for row, sentence in zip(numbers, sentences, strict=True):
             words = sentence.lower().split()[:length]
@@ -66,13 +66,13 @@ class Vocabulary:
     def decode(self, numbers: np.ndarray) -> list[str]:
         """Return the words of one encoded sentence `(length,)`, without padding.
 
-        Raises InvalidArgumentError for numbers that are no words'.
+        Raises InvalidArgumentError if a number does not belong to a word.
         """
         numbers = as_array(numbers)
         is_row = numbers.ndim == 1 and numbers.dtype.kind in "iuf"
         if not is_row or not ((numbers >= 0) & (numbers < len(self))).all():
             raise InvalidArgumentError(
-                f"A sentence is a row of numbers from 0 to {len(self) - 1}. Received: {numbers}"
+                f"A sentence must be a row of numbers from 0 to {len(self) - 1}: {numbers}"
             )
         return [self.words[int(number)] for number in numbers if number != PADDING]
 

@@ -275,7 +275,7 @@ class LayerComparison(ShownAsTable):
                 for place in self.ranking
             ]
             frame = pd.DataFrame(rows)
-        frame = frame.head(len(frame) if most is None else most).reset_index(drop=True)
+        frame = frame.iloc[:most].reset_index(drop=True)
         frame.insert(0, "rank", range(1, len(frame) + 1))
         return frame
 

@@ -61,7 +61,7 @@ class Suspicion(ShownAsTable):
             parts.append(pd.DataFrame({what: name, part: column, "score": flat[order]}))
         frame = pd.concat(parts).sort_values("score", ascending=False, kind="stable")
         frame = frame.drop_duplicates(what) if level == "layer" else frame
-        frame = frame.head(most or len(frame)).reset_index(drop=True)
+        frame = frame.iloc[:most].reset_index(drop=True)
         frame.insert(0, "rank", range(1, len(frame) + 1))
         return frame
 

@@ -115,7 +115,7 @@ class Projection(Constraint):
                 f"{projected.shape}"
             )
         if not np.isfinite(projected).all():
-            raise NonFiniteActivationError("The constraint's function returns NaN or infinity.")
+            raise NonFiniteActivationError("The constraint's function returned NaN or infinity.")
         return projected
 
 

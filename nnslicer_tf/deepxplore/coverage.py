@@ -84,12 +84,12 @@ class CountedNeurons:
             yield values
 
     def check_weights(self) -> None:
-        """Raise ProfileMismatchError if the weights are not those that were measured first."""
+        """Raise ProfileMismatchError if the weights have changed since the first measurement."""
         now = weights_checksum(self.im.model)
         if self._weights not in (None, now):
             raise ProfileMismatchError(
                 f"The weights of '{self.im.model.name}' have changed since its neurons were "
-                "measured: measure the coverage, and the ranges, anew."
+                "first measured. Measure the ranges and the coverage again."
             )
         self._weights = now
 

@@ -34,8 +34,9 @@ def false_alarms(
 
     Of a threshold that was `fixed` beforehand, it is Clopper and Pearson's. One that is the k-th
     smallest of n held-out scores is exceeded by a new score with a probability that has, over draws
-    of these inputs, the distribution Beta(n + 1 − k, k), whatever the continuous distribution of
-    the scores is. New scores that tie with it do not exceed it: then the lower end is as before.
+    of these inputs, the distribution Beta(n + 1 − k, k), for any continuous distribution of the
+    scores. Where held-out scores tie with it, the rate can be lower: the lower end is then Clopper
+    and Pearson's, too.
     """
     count = len(normal_scores)
     above = int((normal_scores > threshold).sum())

@@ -223,7 +223,7 @@ class Detector(BaseEstimator):
             detector.normal_scores_ = file.array("normal_scores", np.float64, "scores")
             scores = detector.normal_scores_
             is_sorted = len(scores) > 0 and bool((np.diff(scores) >= 0).all())
-            file.check(is_sorted, "its scores of normal inputs are not in ascending order")
+            file.check(is_sorted, "its normal scores are missing or not in ascending order")
             detector.threshold_ = float(file.array("threshold", np.floating, ""))
             detector._weights = weights_checksum(detector.im.model)
             state = file.arrays("state/")
@@ -365,7 +365,9 @@ def evaluate(
             truth, flagged, average="binary", zero_division=0
         )
         normal = detector.normal_scores_
-        at_5 = threshold_at(normal, 0.05) if len(normal) >= 19 else float("nan")
+        recall_at_5 = float("nan")
+        if len(normal) >= 19:
+            recall_at_5 = float(np.mean(scores[count:] > threshold_at(normal, 0.05)))
         rows.append(
             {
                 "attack": name,
@@ -374,7 +376,7 @@ def evaluate(
                 "recall": recall,
                 "f1": f1,
                 "auroc": float(roc_auc_score(truth, scores)),
-                "recall_at_5": float(np.mean(scores[count:] > at_5)) if at_5 == at_5 else at_5,
+                "recall_at_5": recall_at_5,
                 "false_positives": float(np.mean(flagged[:count])),
             }
         )

@@ -160,7 +160,7 @@ class Evidence:
 
     def scores(self, x: Any) -> Any:
         """Return the logits of the classes for other inputs, (N, classes); −z, z for one value."""
-        classes = self.im.classes  # of one value, files of version 0.1 have these
+        classes = self.im.classes  # saved thresholds are margins of −z and z, not of their halves
         return classes.scores(self.im.logits(x)) * (2 if classes.is_binary else 1)
 
     def _by_kernel(

@@ -142,21 +142,18 @@ class TFLiteClassifier(Classifier):
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
         """Return the dequantised outputs; raise `InputShapeError` for inputs of another shape."""
         with self._turn:
-            return self._probabilities(inputs)
-
-    def _probabilities(self, inputs: np.ndarray) -> np.ndarray:
-        if self._fitted != inputs.shape[1:]:
-            for model in self._models:
-                model.fit(inputs.shape[1:])
-            self._output = self._models[0].ends()[1]
-            self._fitted = inputs.shape[1:]
-        inputs = quantised(inputs, self._input)
-        if len(inputs) == 1 or len(self._models) == 1:
-            outputs = self._run(self._models[0], inputs)
-        else:
-            parts = np.array_split(inputs, len(self._models))
-            outputs = np.concatenate(list(self._threads.map(self._run, self._models, parts)))
-        return dequantised(outputs, self._output)
+            if self._fitted != inputs.shape[1:]:
+                for model in self._models:
+                    model.fit(inputs.shape[1:])
+                self._output = self._models[0].ends()[1]
+                self._fitted = inputs.shape[1:]
+            inputs = quantised(inputs, self._input)
+            if len(inputs) == 1 or len(self._models) == 1:
+                outputs = self._run(self._models[0], inputs)
+            else:
+                parts = np.array_split(inputs, len(self._models))
+                outputs = np.concatenate(list(self._threads.map(self._run, self._models, parts)))
+            return dequantised(outputs, self._output)
 
     def by_reference_kernels(self) -> "TFLiteClassifier":
         """Return the same file, run by LiteRT's reference kernels, which are slow."""

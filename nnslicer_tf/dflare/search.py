@@ -194,7 +194,7 @@ class DFlare(SearchAlgorithm):
             x = domain.blend(best.x, mutant.x, share)
             if np.array_equal(x, near.x) or np.array_equal(x, far.x):
                 break
-            middle = yield from _ask(x, ((*earlier, replace(mutation, share=share))), seen)
+            middle = yield from _ask(x, (*earlier, replace(mutation, share=share)), seen)
             if middle.deviates:
                 return middle
             if middle.labels == best.labels:

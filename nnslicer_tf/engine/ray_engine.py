@@ -67,7 +67,7 @@ class RayEngine:
 
     def __init__(self, workers: int | None, address: str | None = None) -> None:
         if address is not None and not isinstance(address, str):
-            raise InvalidArgumentError(f"ray_address must be a text. Received: {address!r}")
+            raise InvalidArgumentError(f"ray_address must be a string. Received: {address!r}")
         self._ray = require(
             "ray",
             "`workers` and `ray_address` need",

@@ -43,7 +43,9 @@ def ablated_model(
         model = copy_model(im.model, im.given_shape) if into is None else into
         shapes = [sorted(tuple(w.shape) for w in one.weights) for one in (model, im.model)]
         if into is not None and shapes[0] != shapes[1]:
-            raise InvalidArgumentError("`into` must have weights of the model's shapes.")
+            raise InvalidArgumentError(
+                "`into` must be a copy of the model: the shapes of its weights differ."
+            )
         return _with_weights(ablation, masks, model)
     if into is not None:
         raise InvalidArgumentError(

@@ -84,10 +84,6 @@ def has_tied_kernels(im: InstrumentedModel) -> bool:
     return im.prepared("tied kernels", find)
 
 
-_MOVING = ("scale", "routing")
-"""Kinds of operations that scale, shift or move the values of the one before."""
-
-
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Samples and the reference values of what they read, ready to be run under many masks."""
@@ -211,8 +207,8 @@ class Network:
         inside = projections_of_heads(self.im) if level == "head" else frozenset()
         ends = set(self.wanted)  # also those that are only scaled or moved to give these
         for name in self.wanted if of is None else ():
-            while len(inputs := self.im[name].inputs) == 1 and self.im[name].kind in _MOVING:
-                (name,) = inputs
+            while self.im[name].kind in ("scale", "routing") and len(self.im[name].inputs) == 1:
+                (name,) = self.im[name].inputs
                 ends.add(name)
         for operation in self._candidates:
             name, shape, heads = operation.name, operation.shape, operation.heads

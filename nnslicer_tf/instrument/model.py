@@ -477,10 +477,10 @@ class InstrumentedModel(ShownAsTable):
         return values
 
     def points(self, x: Any, name: str = "x", batch_axes: int = 0) -> np.ndarray:
-        """Return a point of the input space `(*input_shape)` as finite float64; see `check_points`.
+        """Return a point of the input space, `(*input_shape)` float64; `name` is for messages.
 
-        With `batch_axes=1` there are several, `(points, *input_shape)`. Columns of tables are put
-        into the order of the profile's.
+        With `batch_axes=1` there are several, `(points, *input_shape)`. A table's columns are put
+        into the profile's order. Raises InputShapeError, or NonFiniteActivationError for NaN.
         """
         return check_points(aligned(x, self.columns), name, self.input_shape, batch_axes)
 
@@ -493,7 +493,7 @@ class InstrumentedModel(ShownAsTable):
         parts = x if isinstance(x, (list, tuple)) else [x]
         real = [re.search("float|int|bool", str(getattr(part, "dtype", ""))) for part in parts]
         if len(parts) != len(self.graph.inputs) or not all(real):
-            raise InputShapeError("x must be a real tensor or array, or a list of one per input.")
+            raise InputShapeError("x must be a tensor of real numbers, or one for each input.")
         return self.graph.run(x, self._names(of))
 
     def predict(self, x: DataLike, batch_size: int = 256, output: str | None = None) -> np.ndarray:

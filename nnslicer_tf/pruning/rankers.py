@@ -285,7 +285,7 @@ def times_weight(
 
 
 def check_scores(scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return scores by kernel as arrays; raise InvalidArgumentError for others than numbers."""
+    """Return scores by kernel as arrays; raise InvalidArgumentError if one is not a number."""
     if not isinstance(scores, Mapping) or not scores:
         raise InvalidArgumentError(
             "scores must map the names of kernels to arrays, as pruning.scores returns them. "
@@ -294,5 +294,7 @@ def check_scores(scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     arrays = {name: as_array(score) for name, score in scores.items()}
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or np.isnan(array).any():
-            raise InvalidArgumentError(f"The scores of kernel '{name}' contain NaN, or no numbers.")
+            raise InvalidArgumentError(
+                f"The scores of kernel '{name}' contain NaN or are not numbers."
+            )
     return arrays

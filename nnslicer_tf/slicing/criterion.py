@@ -114,9 +114,11 @@ class Criterion:
             if self.until in of_layer and im[self.until].layer != self.until:
                 last = self.until
         own = predicted or next(iter(starts))
-        before = {o.name for o in im.graph.ancestors([predicted, *starts] if predicted else starts)}
+        before = {operation.name for operation in im.graph.ancestors({predicted, *starts})}
         if last is not None and last not in before:
-            raise CriterionError(f"until={self.until!r} is not reached from {', '.join(chosen)}.")
+            raise CriterionError(
+                f"The walk back from {', '.join(chosen)} does not reach until={self.until!r}."
+            )
         is_output = len(chosen) == 1 and own in kinds
         return ResolvedCriterion(
             Start(starts, bool(predicted), axis), last, own if is_output else im.logit_operation

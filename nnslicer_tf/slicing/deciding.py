@@ -136,7 +136,8 @@ class DecisiveSearch:
             tolerance: For a model that predicts a number, in place of the two bounds: how far it
                 may change with the slice alone, as a share of its change with all units ablated.
             others: Number of other classes, drawn by `rng`, for which the same search is started,
-                to see whether it meets a slice of at most the same size; None for all.
+                to see whether it meets a slice of at most the same size; None for all. The class
+                that nothing active gives is never asked for: masks of any size give it.
             together: Return one slice for all samples, which must be of one class. It keeps the
                 answer for at least 95 % of them.
             against: For `together`: samples of other classes, for a slice that tells the class from

@@ -74,6 +74,41 @@ def test_numbers_fail_by_their_distance(values):
         Runs.split(im, ROWS, truth, tolerance=9)
 
 
+def test_adjustments_of_a_map_of_sigmoids_by_hand():
+    """The fall of the cross-entropy by the best adjustment of each channel of the last layer."""
+    sound, x = u_net(1, "sigmoid"), images(40)
+    y = (sound.predict(x, verbose=0)[..., 0] > 0.5).astype(int)
+    im = nns.InstrumentedModel(negated(sound, "last", 5), task="binary")
+    runs = Runs.split(im, x, y)
+    found = suspicious(im, *halves(runs), "adjustment", progress=False).to_frame(most=None)
+
+    parts = runs.failing, runs.passing
+    both, right = (np.concatenate([getattr(p, n) for p in parts]) for n in ("x", "right"))
+    weights = np.repeat([0.5 / len(part) for part in parts], [len(part) for part in parts])
+    sums = im.capture(both, of=["last:pre"])["last:pre"].astype(np.float64)
+    kernel, bias = (np.asarray(w, np.float64) for w in im.model.get_layer("map").get_weights())
+
+    def loss(values):
+        logits = np.maximum(values, 0) @ kernel[0, 0, :, 0] + bias[0]
+        return weights @ np.logaddexp(0, np.where(right == 1, -logits, logits)).mean(axis=(1, 2))
+
+    flat, falls = sums.reshape(-1, sums.shape[-1]), []
+    shifts = {a: (0, 1, -1, 3, -3) for a in (0, -1, -0.4, 0.4, 2)} | {0.98: (1, -1, 3, -3, 9, -9)}
+    for channel in range(sums.shape[-1]):
+        mean, spread = sums[..., channel].mean(axis=0), flat[:, channel].std()
+        spread = max(spread, np.median(flat.std(axis=0)))
+        best = -np.inf
+        for a, b in [(a, b) for a, of_a in shifts.items() for b in of_a]:
+            values = sums.copy()
+            values[..., channel] = mean + a * (values[..., channel] - mean) + b * spread
+            best = max(best, loss(sums) - loss(values))
+        falls.append(best)
+    mine = found[found["operation"] == "last:pre"].set_index("channel")["score"].sort_index()
+    exact = mine[mine > 0.5]  # of the finalists
+    assert 5 in exact.index and len(exact) >= 3
+    np.testing.assert_allclose(exact - 0.5, np.maximum(falls, 0)[exact.index], rtol=2e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["numbers", "image", "map"])
 def test_a_negated_unit_is_found_and_mended(kind):
     sound, layer, x = {
@@ -87,10 +122,11 @@ def test_a_negated_unit_is_found_and_mended(kind):
         negated(sound, layer, 5), task="binary" if kind == "map" else "regression"
     )
     found = suspicious(im, *halves(Runs.split(im, x, y)), "adjustment", progress=False)
-    first = found.to_frame().head(5 if kind == "map" else 1)  # of the map it is the second
-    names = first["operation"].str.partition(":")[0]
-    assert (layer, 5) in zip(names, first["channel"], strict=True)
-    options = {"epochs": 40, "learning_rate": 0.01, "channels": 2 if kind == "map" else 1}
+    # Another channel of the map lowers the cross-entropy more: see the falls by hand above.
+    place = 1 if kind == "map" else 0
+    row = found.to_frame().iloc[place]
+    assert (row["operation"].partition(":")[0], row["channel"]) == (layer, 5)
+    options = {"epochs": 40, "learning_rate": 0.01, "channels": place + 1}
     mended = mend(im, found, x, y, "train", **options)
     for name, before, after in zip(
         (w.path for w in im.model.weights),

@@ -456,7 +456,7 @@ def test_sizes_groups_and_models_that_do_not_fit():
     with pytest.raises(InvalidArgumentError, match="must be real numbers"):
         Ablation(model, Zero(), "neuron").outputs({"h:pre": ["a"] * 5}, x)
     before = other.get_weights()
-    with pytest.raises(InvalidArgumentError, match="weights of the model's shapes"):
+    with pytest.raises(InvalidArgumentError, match="must be a copy of the model"):
         Ablation(model, Zero()).model({}, into=other)
     for kept, own in zip(other.get_weights(), before, strict=True):
         np.testing.assert_array_equal(kept, own)

@@ -101,9 +101,10 @@ def test_a_walk_cannot_end_before_it_begins():
     inputs = keras.Input((3,))
     hidden = keras.layers.Dense(4, "relu", name="d")(inputs)
     im = nns.InstrumentedModel(keras.Model(inputs, keras.layers.Dense(2, name="o")(hidden)))
+    x = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, x, progress=False), 0.0, progress=False)
     for outputs in ({"d": "all"}, {"d": [0]}):
-        nns.Criterion(outputs, until="d")
-        with pytest.raises(nns.errors.CriterionError, match="until='o' is not reached from d"):
-            nns.Slicer(im, nns.Profile.from_data(im, np.ones((5, 3)), progress=False)).slice(
-                np.ones((2, 3)), nns.Criterion(outputs, until="o")
-            )
+        alone = slicer.slice(x, nns.Criterion(outputs, until="d"))
+        assert alone == slicer.slice(x, outputs) and alone.synapses["d"].any()
+        with pytest.raises(nns.errors.CriterionError, match="from d does not reach until='o'"):
+            slicer.slice(x, nns.Criterion(outputs, until="o"))
