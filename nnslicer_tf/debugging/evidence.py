@@ -119,7 +119,7 @@ def gradient(
     for sums in (neurons, synapses):
         sums |= {name: total / len(samples) for name, total in sums.items()}
     inside = {operation.name for operation in im.graph.ancestors([im.logit_operation])}
-    for name in set(names) - inside | {im.logit_operation}:
+    for name in set(names) - inside | {*im.graph.ends(im.logit_operation)}:
         neurons[name][...] = 0  # outputs are what is to be explained
     return SuspicionScores(neurons, synapses, add_up=True)
 

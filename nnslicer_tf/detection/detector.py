@@ -220,8 +220,7 @@ class Detector(BaseEstimator):
                     f"The detector in '{path}' was fitted on a different model than "
                     f"'{detector.im.model.name}', or with another profile or other options."
                 )
-            detector.normal_scores_ = file.array("normal_scores", np.float64, "scores")
-            scores = detector.normal_scores_
+            scores = detector.normal_scores_ = file.array("normal_scores", np.float64, "scores")
             is_sorted = len(scores) > 0 and bool((np.diff(scores) >= 0).all())
             file.check(is_sorted, "its normal scores are missing or not in ascending order")
             detector.threshold_ = float(file.array("threshold", np.floating, ""))

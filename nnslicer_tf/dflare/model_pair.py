@@ -85,8 +85,7 @@ class ModelPair:
             check_number("tolerance", tolerance, "[0, inf)")
         if task is None and isinstance(original, InstrumentedModel):
             task = original.classes.task
-        known = (getattr(model, "columns", ()) for model in (original, compressed))
-        self.columns = next(filter(None, known), ())  # of a profiled table
+        self.columns = getattr(original, "columns", ()) or getattr(compressed, "columns", ())
         self.task, self.tolerance = task, tolerance
         self.original = as_classifier(original, batch_size)
         self.compressed = as_classifier(compressed, batch_size)

@@ -205,11 +205,7 @@ class Network:
     def _find_neurons(self, level: str, of: Sequence[str] | None) -> None:
         has_tokens = any(o.kind == "lookup" for o in self._order)
         inside = projections_of_heads(self.im) if level == "head" else frozenset()
-        ends = set(self.wanted)  # also those that are only scaled or moved to give these
-        for name in self.wanted if of is None else ():
-            while self.im[name].kind in ("scale", "routing") and len(self.im[name].inputs) == 1:
-                (name,) = self.im[name].inputs
-                ends.add(name)
+        ends = {n for w in self.wanted for n in (self.im.graph.ends(w) if of is None else [w])}
         for operation in self._candidates:
             name, shape, heads = operation.name, operation.shape, operation.heads
             is_unit = operation.kind == "weighted_sum" or isinstance(operation.params, Member)

@@ -191,8 +191,7 @@ class Samples:
         is_sorted = list(self._aliases.values()) in ([], list(self._shapes))
         self._by_name_only = not is_sorted and len(set(self._shapes.values())) < len(self._shapes)
         # Input → columns of its table, known or those of the first part that is read.
-        self._columns = {n: columns_of(columns, n) for n in self._shapes}
-        self._columns = {"": tuple(columns)} if self._is_single else self._columns
+        self._columns = {n: columns_of(columns, n) if n else tuple(columns) for n in self._shapes}
         self._read_columns: set[str] = set()
         self._whole: Any = None
         self._stream: Iterable[Any] = ()

@@ -122,6 +122,14 @@ class Graph:
                 later.add(operation.name)
         return tuple(o for o in self.ancestors(names) if o.name in later)
 
+    def ends(self, name: str, kinds: Iterable[str] = ("scale", "routing")) -> list[str]:
+        """Return an operation, and those before it that are only scaled or moved to give it."""
+        found = [name]
+        while self.operations[name].kind in kinds and len(self.operations[name].inputs) == 1:
+            (name,) = self.operations[name].inputs
+            found.append(name)
+        return found
+
     @one_run()
     def run(
         self, x: Any, wanted: Iterable[str], change: Callable[[str, Any], Any] | None = None

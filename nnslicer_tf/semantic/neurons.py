@@ -191,10 +191,7 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
             outputs of a dense layer, or a flattened convolution, with one unit for each class.
     """
     im = instrumented(im)
-    # The logits' operation, and those before it that only route values to it.
-    last = [im.logit_operation]
-    while im[last[-1]].kind == "routing" and len(im[last[-1]].inputs) == 1:
-        last.append(im[last[-1]].inputs[0])
+    last = im.graph.ends(im.logit_operation, ["routing"])
     logits, output = im[last[0]], im[last[-1]]
     one_unit_a_class = output.shape[-1] == math.prod(output.shape) == logits.shape[-1]
     if classes and not (

@@ -387,8 +387,8 @@ def one_sample(
                 f"columns must be {im[im.input_operation].size} different names, one for each "
                 f"value of a sample. Received: {list(columns)!r}"
             )
-        if not isinstance(x, (str, os.PathLike)):
-            x = as_array(x)[None] if as_array(x).shape == im.input_shape else x
+        if not isinstance(x, (str, os.PathLike)) and as_array(x).shape == im.input_shape:
+            x = as_array(x)[None]
     checked = im.check(x)
     if len(checked) != 1:
         raise InvalidArgumentError(

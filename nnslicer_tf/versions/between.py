@@ -96,8 +96,9 @@ class Between:
                 channels = matrices.get(name, channels)
                 if variable == "depthwise_kernel" and len(of_layer) > 1:
                     layer = name  # its outputs are not the layer's
-            by_channel = self.level == "channel"
-            keys = [(layer, (int(c),) if by_channel else ()) for c in np.ravel(channels)]
+            keys = [
+                (layer, (int(c),) if self.level == "channel" else ()) for c in np.ravel(channels)
+            ]
             parts.append(np.array([numbers.setdefault(key, len(numbers)) for key in keys], int))
         return np.concatenate(parts), list(numbers)
 

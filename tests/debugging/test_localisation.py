@@ -231,3 +231,19 @@ def test_kernels_that_a_layer_computes_are_no_suspects():
     pairs = [(part.x, part.right) for part in (runs.failing, runs.passing)]
     found = suspicious(im, *pairs)
     assert set(found.synapses) == {"hidden", "classes"} and "own/matmul" in found.neurons
+
+
+@pytest.mark.parametrize("ending", ["divided", "reshaped"])
+@pytest.mark.parametrize("method", ["gradient", "adjustment"])
+def test_what_only_scales_or_moves_the_logits_is_no_suspect(ending, method):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,))
+    z = keras.layers.Dense(3, name="out")(keras.layers.Dense(9, "relu", name="h")(inputs))
+    z = z / 2 if ending == "divided" else keras.layers.Reshape((3,))(z)
+    model = keras.Model(inputs, keras.layers.Softmax()(z))
+    x = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
+    right = model.predict(x, verbose=0).argmax(axis=1)
+    right[::3] = (right[::3] + 1) % 3
+    parts = (x[::3], right[::3]), (np.delete(x, np.s_[::3], 0), np.delete(right, np.s_[::3]))
+    found = suspicious(nns.InstrumentedModel(model), *parts, method, progress=False)
+    assert not found.channels["out"].any() and found.channels["h:pre"].any()
