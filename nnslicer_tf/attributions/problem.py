@@ -215,8 +215,7 @@ class Problem:
         if len(self.im.input_operations) == 1:
             if isinstance(x, Mapping) and len(x) == 1:
                 (x,) = x.values()
-            checked = self.im.points(x, name).astype(np.float32)
-            return self.im.check(checked[None])
+            return self.im.check(self.im.points(x, name).astype(np.float32)[None])
         if isinstance(x, Mapping):
             x = aligned(x, self.im.columns)
             batch: Any = {key: np.asarray(value)[None] for key, value in x.items()}

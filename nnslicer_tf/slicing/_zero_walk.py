@@ -88,6 +88,7 @@ class _BackendWalk(Job):
         expanded = [name for node in plan.expanded for name in node.members or (node.name,)]
         self._order = consumers_first(im[name] for name in reversed(expanded))
         self._seeds: Mapping[str, Any] = {}
+        self._masks = {o.mask for o in im.operations if o.mask is not None}
         self._compiled = compiled_function(self._walk_from)
         self._traced = False
 
@@ -203,11 +204,11 @@ class _BackendWalk(Job):
     def _present(self, values: Mapping[str, Any], name: str, tensor: Any) -> Any:
         """Set positions of padding, which have no neurons, to 0."""
         operation = self._im[name]
-        if operation.mask is None or tensor is None:
+        if (mask := operation.mask) is None or mask not in self._masks or tensor is None:
             return tensor
         rank = len(operation.shape) + 1
-        mask = aligned_mask(values[operation.mask], rank, len(tensor.shape) - rank)
-        return ops.where(mask > 0.5, tensor, ops.zeros_like(tensor))
+        present = aligned_mask(values[mask], rank, len(tensor.shape) - rank)
+        return ops.where(present > 0.5, tensor, ops.zeros_like(tensor))
 
 
 class CountWalk(_BackendWalk):
@@ -303,6 +304,7 @@ class AmountWalk(_BackendWalk):
         walked |= {plan.logits, *plan.start.neurons}
         of = [o.name for o in im.operations if o.name in walked]
         self._reference = Reference(im, profile, of)
+        self._masks = self._reference.masks  # one that nothing reads marks no padding
         masks = {mask for name in walked if (mask := im[name].mask) is not None}
         self._needed = tuple(walked | masks | self._reference.needs)
         read = [i for o in self._order if getattr(o, "kind", "") == "lookup" for i in o.inputs]
@@ -399,11 +401,11 @@ class Reference:
         self._im = im
         self._wanted = tuple(wanted)
         order = im.graph.ancestors(self._wanted)
-        self._masks = {o.name for o in order if o.kind == "mask"}
+        self.masks = {o.name for o in order if o.kind == "mask"}
         self._lookups = {o.name for o in order if o.kind == "lookup"}
         means = (*im.input_operations, *self._lookups)
         self._means = {name: profile.means[name].astype(np.float32)[None] for name in means}
-        self.needs = self._masks | (self._lookups if self._masks else set())
+        self.needs = self.masks | (self._lookups if self.masks else set())
         self.needs |= {m for name in self._lookups if (m := im[name].mask) is not None}
         """Names of the operations whose values for the samples are needed."""
 
@@ -412,15 +414,15 @@ class Reference:
 
         def mean_of(name: str) -> Any:
             mean = ops.convert_to_tensor(self._means[name])
-            return ops.broadcast_to(mean, (batch, *mean.shape[1:])) if self._masks else mean
+            return ops.broadcast_to(mean, (batch, *mean.shape[1:])) if self.masks else mean
 
         def change(name: str, value: Any) -> Any:
-            if name in self._masks:  # the padding is that of the samples
+            if name in self.masks:  # the padding is that of the samples
                 return values[name]
             if name not in self._lookups:
                 return value
             mean, mask = mean_of(name), self._im[name].mask
-            if not self._masks or mask is None:
+            if mask not in self.masks:
                 return mean
             return ops.where(aligned_mask(values[mask], len(mean.shape)) > 0.5, mean, values[name])
 

@@ -80,3 +80,38 @@ def test_edges_of_a_slice_with_one_of_two_kernels():
     assert table["to"].tolist() == ["two[1]", "two[0]"]
     assert table["contribution"].tolist() == [4, -2]
     np.testing.assert_array_equal(table["weight"], kernel[[0, 2], [1, 0]])
+
+
+UNMASKED = {
+    "Flatten": lambda e: layers.Flatten()(e),
+    "Dense": lambda e: layers.Flatten()(layers.Dense(4, "tanh")(e)),
+    "Conv1D": lambda e: layers.GlobalAveragePooling1D()(layers.Conv1D(4, 2)(e)),
+    "maximum": lambda e: layers.GlobalMaxPooling1D()(e),
+}
+
+
+@pytest.mark.parametrize("reader", UNMASKED)
+@pytest.mark.filterwarnings("ignore:.*destroy the mask information")  # Keras says so
+def test_padding_that_is_read_without_a_mask_has_amounts(reader):
+    """They add up to the change from the mean embedding; of Flatten they are a sum by hand."""
+    keras.utils.set_random_seed(2)
+    inputs = keras.Input((6,), dtype="int32", name="w")
+    embedding = layers.Embedding(15, 5, mask_zero=True, name="emb", embeddings_initializer="normal")
+    model = keras.Model(inputs, layers.Dense(2, name="out")(UNMASKED[reader](embedding(inputs))))
+    table = np.random.default_rng(1).normal(size=(15, 5)).astype(np.float32)
+    embedding.set_weights([table])
+    x = np.random.default_rng(0).integers(1, 15, (20, 6))
+    x[::2, 3:] = 0
+    profile = nns.Profile.from_data(model, x, progress=False)
+    slicer = nns.Slicer(model, profile, 0.0, contribution="amount", progress=False)
+    rest = keras.Sequential([keras.Input((6, 5)), *model.layers[2:]])
+    mean = profile.means["emb"][None].astype(np.float32)
+    for one in x[:4]:
+        found = slicer.slice(one[None], outputs=[1])
+        change = (rest(table[one][None]) - rest(mean)).numpy()[0, 1]
+        for name in ("w", "emb", "out"):
+            assert found.neurons[name].sum() == pytest.approx(change, abs=1e-5), name
+        if reader == "Flatten":
+            weights = model.get_layer("out").get_weights()[0][:, 1].reshape(6, 5)
+            by_hand = (weights * (table[one] - mean[0])).sum(axis=1)
+            np.testing.assert_allclose(found.neurons["w"], by_hand, atol=1e-5)

@@ -60,8 +60,7 @@ def _spec(
     """Return the specification of a Foolbox attack; see `AttackSpec`."""
     start = parameters.pop("start", None)
     factory = f"foolbox.attacks:{factory}"
-    tensors = family == "gradient" or name == "Spatial"
-    framework = "tensorflow" if tensors else "numpy"
+    framework = "tensorflow" if family == "gradient" or name == "Spatial" else "numpy"
     return AttackSpec(name, family, factory, parameters, norm, epsilon, framework, start)
 
 
