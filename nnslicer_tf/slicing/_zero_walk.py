@@ -88,7 +88,6 @@ class _BackendWalk(Job):
         expanded = [name for node in plan.expanded for name in node.members or (node.name,)]
         self._order = consumers_first(im[name] for name in reversed(expanded))
         self._seeds: Mapping[str, Any] = {}
-        self._masks = {o.mask for o in im.operations if o.mask is not None}
         self._compiled = compiled_function(self._walk_from)
         self._traced = False
 
@@ -204,11 +203,11 @@ class _BackendWalk(Job):
     def _present(self, values: Mapping[str, Any], name: str, tensor: Any) -> Any:
         """Set positions of padding, which have no neurons, to 0."""
         operation = self._im[name]
-        if (mask := operation.mask) is None or mask not in self._masks or tensor is None:
+        if operation.mask is None or tensor is None:
             return tensor
         rank = len(operation.shape) + 1
-        present = aligned_mask(values[mask], rank, len(tensor.shape) - rank)
-        return ops.where(present > 0.5, tensor, ops.zeros_like(tensor))
+        mask = aligned_mask(values[operation.mask], rank, len(tensor.shape) - rank)
+        return ops.where(mask > 0.5, tensor, ops.zeros_like(tensor))
 
 
 class CountWalk(_BackendWalk):
@@ -304,7 +303,6 @@ class AmountWalk(_BackendWalk):
         walked |= {plan.logits, *plan.start.neurons}
         of = [o.name for o in im.operations if o.name in walked]
         self._reference = Reference(im, profile, of)
-        self._masks = self._reference.masks  # one that nothing reads marks no padding
         masks = {mask for name in walked if (mask := im[name].mask) is not None}
         self._needed = tuple(walked | masks | self._reference.needs)
         read = [i for o in self._order if getattr(o, "kind", "") == "lookup" for i in o.inputs]
@@ -320,7 +318,7 @@ class AmountWalk(_BackendWalk):
         }
 
         def change(name: str) -> Any:
-            return self._present(values, name, values[name] - reference[name])
+            return values[name] - reference[name]
 
         def before(operation: Operation, multipliers: Any) -> Sequence[Any] | None:
             """Collect synapses; from lookups back to tokens, amounts replace multipliers."""
@@ -340,8 +338,8 @@ class AmountWalk(_BackendWalk):
         def arrive(node: Operation | RecurrentLayer, name: str, part: Any) -> Any:
             is_amount = node.name in self._tokens or getattr(node, "kind", "") == "lookup"
             if part is not None and name in self._tokens and not is_amount:
-                part = part * change(name)
-            return self._present(values, name, part)
+                return part * change(name)
+            return part
 
         seed = {}
         for name, given in self._seed(logits).items():
