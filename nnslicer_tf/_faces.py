@@ -173,6 +173,7 @@ def _text(hint: Any) -> str:
     if hint is None or hint is type(None):
         return "None"
     plain = {"float": "number", "ndarray": "array", "ArrayLike": "an array", "PathLike": "path"}
+    plain["DataLike"] = "samples (DataLike)"
     if "[" in str(hint):
         return inspect.formatannotation(hint).replace("collections.abc.", "")
     name = getattr(hint, "__name__", str(hint))

@@ -287,11 +287,12 @@ def column_groups(columns: Sequence[str], rows: np.ndarray) -> dict[str, list[in
 def _features(groups: Groups, columns: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the index of each column's feature, and the features' names, in order of columns."""
     group_of: dict[int, str] = {}
+    numbered = all(column.isdecimal() for column in columns)  # a number is a name then
     for name, members in groups.items():
         for member in members:
-            if not is_int(member):
-                check_name("column", member, columns)
-            index = int(member) if is_int(member) else columns.index(member)
+            if not is_int(member) or numbered:
+                check_name("column", member := str(member), columns)
+            index = columns.index(member) if isinstance(member, str) else int(member)
             if not 0 <= index < len(columns) or index in group_of:
                 what = "is in two groups" if index in group_of else "does not exist"
                 raise InvalidArgumentError(

@@ -79,8 +79,7 @@ class LiteRTGraph:
 
     def stored(self, index: int) -> str:
         """Return how a tensor is stored, such as "int8"."""
-        index = self._source_of.get(index, index)
-        return np.dtype(self._tensors[index]["dtype"]).name
+        return np.dtype(self._tensors[self._source_of.get(index, index)]["dtype"]).name
 
     def kernel(self, step: FileStep) -> np.ndarray:
         """Return a step's float32 weights, with the axes in Keras's order."""

@@ -30,7 +30,9 @@ from nnslicer_tf.instrument.plausibility import warn_of_class_order
 if TYPE_CHECKING:
     from nnslicer_tf.instrument.model import InstrumentedModel
 
-DataLike = TypeAliasType("DataLike", ArrayLike | Iterable[ArrayLike] | Dataset | str | os.PathLike)
+DataLike = TypeAliasType(
+    "DataLike", ArrayLike | Mapping[str, Any] | Iterable[ArrayLike] | Dataset | str | os.PathLike
+)
 """Samples in any of these forms:
 
 - an array, nested list, tensor or data frame of samples, or a pair `(x, y)`;

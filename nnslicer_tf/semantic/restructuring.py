@@ -29,8 +29,7 @@ def masked(
         UnsupportedLayerError: if the model cannot be copied.
     """
     im = maskable(model)
-    critical = check_critical(critical, neuron_layers(im))
-    return mask_units(im, critical, into)
+    return mask_units(im, check_critical(critical, neuron_layers(im)), into)
 
 
 def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.Model:

@@ -97,8 +97,8 @@ class Explainer:
             background: Samples whose values stand for absent features; contributions are means over
                 them. By default the profile's rows. "mean" compares with the profile's mean, which
                 is the default for texts and profiles without rows.
-            groups: Name of a feature → its columns, by name or index, which are exchanged
-                together. By default the one-hot columns of a DataFrame; {} for none.
+            groups: Name of a feature → its columns, by name, or by index unless numbers name them;
+                they are exchanged together. By default a table's one-hot columns; {} for none.
 
         Raises:
             InvalidArgumentError: if `x` is not one sample, or the target or a name is unknown.

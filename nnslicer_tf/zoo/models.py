@@ -177,8 +177,7 @@ def encoder_block(x: Any, size: int, *, heads: int, width: int, dropout: float, 
     y = layers.LayerNormalization(name=f"{name}_norm2")(x)
     y = layers.Dense(width, activation="gelu", name=f"{name}_mlp1")(y)
     y = layers.Dense(size, name=f"{name}_mlp2")(y)
-    y = layers.Dropout(dropout, name=f"{name}_dropout2")(y)
-    return layers.Add(name=f"{name}_add2")([x, y])
+    return layers.Add(name=f"{name}_add2")([x, layers.Dropout(dropout, name=f"{name}_dropout2")(y)])
 
 
 def text_transformer(name: str, shape: Shape, classes: int) -> keras.Model:

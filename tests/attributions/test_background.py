@@ -320,3 +320,13 @@ def test_the_order_is_as_stable_as_the_rows_agree():
         None, "", ("a",) * 30, (), np.zeros(30), np.arange(30), rows, np.zeros(30), 0, 0
     )
     assert abs(noise.stability) < 0.3
+
+
+def test_groups_of_columns_that_numbers_name():
+    """A number is a column's name then, also as an int, and not its place."""
+    features, names = background._features({"g": [1, 2]}, ["2", "7", "1"])
+    assert (features.tolist(), names) == ([0, 1, 0], ("g", "7"))
+    assert background._features({"g": ["7", 2]}, ["2", "7", "1"])[0].tolist() == [0, 0, 1]
+    assert background._features({"g": [1, 2]}, ["a", "b", "c"])[0].tolist() == [0, 1, 1]
+    with pytest.raises(InvalidArgumentError, match="column must be one of 2, 7, 1"):
+        background._features({"g": [0]}, ["2", "7", "1"])

@@ -213,8 +213,7 @@ class _Network:
         self._logits = compiled_function(logits)
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        x = keras.ops.convert_to_tensor(x, "float32")
-        return keras.ops.convert_to_numpy(self._logits(x))
+        return keras.ops.convert_to_numpy(self._logits(keras.ops.convert_to_tensor(x, "float32")))
 
     def predict(self, x: np.ndarray, batch_size: int) -> np.ndarray:
         starts = range(0, len(x), batch_size)

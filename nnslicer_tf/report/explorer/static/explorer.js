@@ -67,6 +67,13 @@ class Doc {
     if (type !== "q8") return values;
     return Float32Array.from(values, (q) => sign(q) * (q / LEVELS) ** 2 * largest);
   }
+
+  // What units of level "head" are: a network without heads has channels alone.
+  unitsOfHeads(count) {
+    const s = count === 1 ? "" : "s";
+    const has = this.operations.some((operation) => operation.heads !== null);
+    return !has ? `channel${s}` : count === 1 ? "head or channel" : "heads and channels";
+  }
 }
 
 // The kernels of an operation, those of its gates included.
@@ -156,7 +163,7 @@ class PartView {
   // What the slice is a set of: synapses, or what the neurons of the document are.
   get unit() {
     if (this.exhibit.level === "synapse") return "synapses";
-    if (this.exhibit.level === "head") return "heads and channels";
+    if (this.exhibit.level === "head") return this.doc.unitsOfHeads(2);
     return this.granularity === "channel" ? "channels" : "neurons";
   }
 
@@ -1824,7 +1831,8 @@ class Explorer {
 
   // What was measured of a decisive slice: its size, the answers with and without it, its scope.
   certificate(m, text) {
-    const unit = m.level === "head" ? "heads and channels" : m.size === 1 ? m.level : `${m.level}s`;
+    const unit = m.level === "head" ? this.doc.unitsOfHeads(m.size)
+      : m.size === 1 ? m.level : `${m.level}s`;
     const [is, these, without] = m.size === 1 ? ["is", "only this one", "without it"]
       : ["are", "only these", "without them"];
     const none = { "their mean values": "all averaged", zero: "all zero" }[m.inactive] ?? "none";
