@@ -289,9 +289,9 @@ def _features(groups: Groups, columns: Sequence[str]) -> tuple[np.ndarray, tuple
     group_of: dict[int, str] = {}
     numbered = all(column.isdecimal() for column in columns)  # a number is a name then
     for name, members in groups.items():
-        for member in members:
-            if not is_int(member) or numbered:
-                check_name("column", member := str(member), columns)
+        for member in (str(m) if numbered and is_int(m) else m for m in members):
+            if not is_int(member):
+                check_name("column", member, columns)
             index = columns.index(member) if isinstance(member, str) else int(member)
             if not 0 <= index < len(columns) or index in group_of:
                 what = "is in two groups" if index in group_of else "does not exist"
