@@ -99,8 +99,7 @@ def give(v, size, bound, ties, sign, received, synapses):
 def workspace(single, whole, double):
     """Return the `Workspace` in the memory that `buffers` allocated."""
     single, whole, double = pointer(single), pointer(whole), pointer(double)
-    later = at(whole, _FEW_PADDED)
-    return Workspace(at(single, 3 * _INTERVALS), whole, double, later, single)
+    return Workspace(at(single, 3 * _INTERVALS), whole, double, at(whole, _FEW_PADDED), single)
 
 
 @inlined

@@ -186,8 +186,7 @@ class _QuantisedLayers(Counterpart):
         return {self.im.input_operation: x, **arrays}
 
     def kernels(self) -> dict[str, np.ndarray]:
-        kernels = self.im.like(self.twin()).kernels
-        return {name: kernel.kernel() for name, kernel in kernels.items()}
+        return {n: kernel.kernel() for n, kernel in self.im.like(self.twin()).kernels.items()}
 
     def twin(self) -> keras.Model:
         """Return a copy of the original with all weights of the layers, dequantised."""

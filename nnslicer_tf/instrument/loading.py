@@ -134,8 +134,7 @@ def _read_h5(path: Path) -> tuple[Any, str, Any]:
         if version is None and "model_weights" in file:
             version = file["model_weights"].attrs.get("keras_version")
         training = file.attrs.get("training_config", "null")
-    version = version or "1 or unknown"
-    return json.loads(config), _text(version), json.loads(training)
+    return json.loads(config), _text(version or "1 or unknown"), json.loads(training)
 
 
 def _text(value: str | bytes) -> str:

@@ -126,12 +126,13 @@ class InstrumentedModel(ShownAsTable):
                 self._unprepared, functional = functional, model
             self.model = model
             self.functional = functional
-            self.given_shape = input_shape
-            self.given_task = task
+            self.given_shape, self.given_task = input_shape, task
             self.columns: tuple[str, ...] = ()
             traced = trace(functional, input_shape)
             self.graph: Graph = build_graph(traced)
             self._endings = mark_final(self.graph)
+            held = ((layer, n) for layer in sublayers(model) for n in vars(layer))
+            self._activations = [(x, n, vars(x)[n]) for x, n in held if n.endswith("activation")]
             self._bounds: dict[str, Bounds | None] = {}
             for name, tensor in zip(self.graph.inputs, functional.inputs, strict=True):
                 by_dtype = bounds_of_dtype(keras.backend.standardize_dtype(tensor.dtype))
@@ -340,8 +341,14 @@ class InstrumentedModel(ShownAsTable):
     def samples(self, data: DataLike | Samples) -> Samples:
         """Return samples in any form of `DataLike`, checked against the input shapes and bounds.
 
-        Raises the errors of `Samples`.
+        Raises the errors of `Samples`, and InvalidArgumentError if an activation was replaced.
         """
+        for layer, name, value in self._activations:
+            if getattr(layer, name) is not value:
+                raise InvalidArgumentError(
+                    f"The {name} of layer '{layer.name}' was replaced after the model was wrapped. "
+                    "Wrap it again: InstrumentedModel(model)."
+                )
         if isinstance(data, Samples):
             return data
         if len(self.graph.inputs) == 1:

@@ -48,8 +48,7 @@ class Costs:
     @cached_property
     def keras_ms(self) -> float:
         """Median latency of a compiled Keras call with one sample, in milliseconds."""
-        call = partial(self._model.predict_on_batch, self._batch)
-        return float(np.median(_milliseconds(call)))
+        return float(np.median(_milliseconds(partial(self._model.predict_on_batch, self._batch))))
 
     @cached_property
     def litert_ms(self) -> float:

@@ -139,8 +139,7 @@ def resnet(
                     x = normalisation(x, f"{block}_shortcut")
                 y = layers.Add(name=f"{block}_add")([x, y])
             x = relu(y, block)
-    x = layers.GlobalAveragePooling2D(name="average")(x)
-    return ending_in_logits(inputs, x, name, classes)
+    return ending_in_logits(inputs, layers.GlobalAveragePooling2D(name="average")(x), name, classes)
 
 
 @keras.saving.register_keras_serializable("nnslicer_tf")
@@ -194,8 +193,7 @@ def text_transformer(name: str, shape: Shape, classes: int) -> keras.Model:
         x = encoder_block(x, 64, heads=4, width=128, dropout=0.3, name=f"block{block}")
     x = layers.LayerNormalization(name="norm")(x)
     x = layers.GlobalAveragePooling1D(name="average")(x)
-    x = layers.Dropout(0.3, name="dropout")(x)
-    return ending_in_logits(inputs, x, name, classes)
+    return ending_in_logits(inputs, layers.Dropout(0.3, name="dropout")(x), name, classes)
 
 
 def _lenet(filters: Sequence[int], paddings: Sequence[str], hidden: Sequence[int] = ()) -> Entry:

@@ -10,6 +10,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import instrument
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import model as model_module
 
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
@@ -137,3 +138,21 @@ def test_other_batch_sizes_compile_nothing_again():
     for count in (7, 1, 12, 2, 40, 9):
         run(count)
     assert len(calls) == before
+
+
+@pytest.mark.parametrize("kind", ["Dense", "LSTM", "gate of an LSTM", "nested"])
+def test_an_activation_that_is_replaced_is_seen(kind):
+    """The graph has the function of before, and the fingerprint would be the new model's."""
+    inner = layers.LSTM(3, name="a") if "LSTM" in kind else layers.Dense(3, "relu", name="a")
+    outer = keras.Sequential([keras.Input((6,)), inner]) if kind == "nested" else inner
+    given = keras.Input((4, 6) if "LSTM" in kind else (6,))
+    model = keras.Model(given, layers.Dense(2)(outer(given)))
+    x = np.ones((3, *given.shape[1:]), "float32")
+    im = nns.InstrumentedModel(model)
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, x, progress=False), progress=False)
+    name = "recurrent_activation" if "gate" in kind else "activation"
+    setattr(inner, name, keras.activations.softplus)
+    for call in (im.predict, slicer.slice, lambda x: nns.Profile.from_data(im, x)):
+        with pytest.raises(InvalidArgumentError, match=f"The {name} of layer 'a' was replaced"):
+            call(x)
+    np.testing.assert_allclose(nns.InstrumentedModel(model).predict(x), model(x), rtol=1e-5)

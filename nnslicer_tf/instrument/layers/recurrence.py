@@ -204,8 +204,7 @@ def _gru(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
         g = into.gate(name, shape, columns, both, lambda: cell.bias, cell.activation)
     closed = into.add(affine_step(-1.0, 1.0, compute=lambda v: 1 - v), f"{prefix}:open", z)
     kept = into.add(_TIMES, f"{prefix}:kept", z, h)
-    added = into.add(_TIMES, f"{prefix}:added", closed, g)
-    return into.add(_PLUS, f"{prefix}:h", kept, added)
+    return into.add(_PLUS, f"{prefix}:h", kept, into.add(_TIMES, f"{prefix}:added", closed, g))
 
 
 _CELLS: dict[str, Callable[..., str]] = {
