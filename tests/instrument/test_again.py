@@ -151,8 +151,9 @@ def test_an_activation_that_is_replaced_is_seen(kind):
     im = nns.InstrumentedModel(model)
     slicer = nns.Slicer(im, nns.Profile.from_data(im, x, progress=False), progress=False)
     name = "recurrent_activation" if "gate" in kind else "activation"
-    setattr(inner, name, keras.activations.softplus)
+    owner = inner.cell if "LSTM" in kind else inner
+    setattr(owner, name, keras.activations.softplus)
     for call in (im.predict, slicer.slice, lambda x: nns.Profile.from_data(im, x)):
-        with pytest.raises(InvalidArgumentError, match=f"The {name} of layer 'a' was replaced"):
+        with pytest.raises(InvalidArgumentError, match=f"The {name} of layer '{owner.name}' was"):
             call(x)
     np.testing.assert_allclose(nns.InstrumentedModel(model).predict(x), model(x), rtol=1e-5)
