@@ -1,6 +1,6 @@
 """Checks of arguments and model outputs, shared by all packages."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Real
@@ -72,6 +72,28 @@ def check_texts(argument: str, texts: Iterable[object]) -> None:
                 f"{argument} must be text; {text!a} has half of a character (a lone surrogate). "
                 "Correct it, or decode the bytes by their own encoding."
             )
+
+
+def names_in_order(argument: str, names: Any, count: int | None = None) -> tuple[str, ...]:
+    """Return distinct names of `count` classes or columns, none or all; a dict names indices.
+
+    Raises InvalidArgumentError for others, and for what has no order, such as a set.
+    """
+    if isinstance(names, Mapping) and {*names} == {*range(len(names))}:
+        names = [names[i] for i in range(len(names))]
+    names = names.numpy() if hasattr(names, "numpy") else names  # a tensor's are bytes
+    if isinstance(names, (str, bytes, Mapping, Set)) or not isinstance(names, Iterable):
+        raise InvalidArgumentError(f"{argument} must be names in order. Received: {names!r}")
+    found = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    check_texts(argument, found)
+    if len(set(found)) < len(found):
+        raise InvalidArgumentError(f"{argument}: names must be unique. Received: {found}")
+    if found and count not in (None, len(found)):
+        noun = {"classes": "class"}.get(argument, argument.removesuffix("s"))
+        raise InvalidArgumentError(
+            f"The model has {counted(count or 0, noun)}; received {counted(len(found), 'name')}."
+        )
+    return found
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

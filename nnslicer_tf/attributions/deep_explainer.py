@@ -44,7 +44,7 @@ class DeepExplainer:
     def __init__(
         self, model: ModelLike, data: DataLike, output: str | None = None, progress: bool = True
     ) -> None:
-        self.im: InstrumentedModel = instrumented(model, data)
+        self.im: InstrumentedModel = instrumented(model, data).named_by(data)
         self.data, self.progress = self.im.check(data), progress
         self._operation = self.im.output_operation_of(output)
         self.expected_value = self._outputs(self.data).mean(axis=0)
@@ -115,7 +115,7 @@ class DeepExplainer:
         base = np.broadcast_to(self.expected_value, (len(x), *self.expected_value.shape))
         if len(names) > 1:
             return {n: _explanation(v, base, x[n]) for n, v in zip(names, values, strict=True)}
-        return _explanation(values, base, x, column_names(X))
+        return _explanation(values, base, x, self.im.columns or column_names(X))
 
 
 def as_shap(

@@ -34,7 +34,7 @@ class Problem:
     """
 
     def __init__(self, im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> None:
-        self.im = im
+        self.im = im = im.named_by(x, baseline)
         self.target = resolve_target(im, target)
         self._sources = {name: feature_operations(im, name) for name in im.input_operations}
         self._inputs = self._checked(x)

@@ -176,7 +176,8 @@ def recipe(
     from nnslicer_tf import debugging
 
     result = debugging.recipe(comparison, budget)
-    inputs.show(result.to_frame())
+    if result.layers:
+        inputs.show(result.to_frame())
     print(f"{result!r}\nTensors: {', '.join(result.tensors()) or 'none'}")
     content: dict[str, Any] = {"layers": result.layers, "tensors": result.tensors()}
     if compressed.suffix == ".tflite":

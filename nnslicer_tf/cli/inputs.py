@@ -154,6 +154,8 @@ def dataset(
     from nnslicer_tf.datasets.files import load_data, order_note
     from nnslicer_tf.instrument.data import aligned, check_class_order
 
+    if labels is True and im.classes.is_number:
+        labels = "any"
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Class numbers follow")  # said below, after the check
         data = load_data(
@@ -167,7 +169,9 @@ def dataset(
     names_matter = classes is not None and data.alphabetical
     if names_matter and not check_class_order(im, data, option):
         warnings.warn(order_note(data.class_names, option), stacklevel=2)
-    return aligned(data, im.columns)
+    data = aligned(data, im.columns)
+    im.columns = im.columns or data.columns  # those of the next file are put in this order
+    return data
 
 
 def words(spec: str, x: "np.ndarray") -> list[list[str]]:

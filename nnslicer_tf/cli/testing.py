@@ -1,7 +1,7 @@
 """Commands that test a model: detect, cover, inspect, causes, lines, planes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -87,13 +87,13 @@ def cover(
     if train is None and criterion in _OF_RANGES:
         raise InvalidArgumentError(f"--criterion {criterion} needs --train, for neurons' ranges.")
     im = inputs.instrumented(model)
-    x = inputs.dataset(data, im, normalise).x
     from nnslicer_tf import deepxplore
 
     coverage: deepxplore.Coverage
     kind, what = _OF_RANGES.get(criterion, ("", "neurons"))
+    known: Any = inputs.dataset(str(train), im, normalise, split="train").x if kind else None
+    x = inputs.dataset(data, im, normalise).x
     if kind:
-        known = inputs.dataset(str(train), im, normalise, split="train").x
         coverage = getattr(deepxplore, kind)(deepxplore.NeuronRanges.from_data(im, known))
     elif criterion == "top-k":
         coverage = deepxplore.TopKCoverage(im)
@@ -120,6 +120,11 @@ def inspect(
 ) -> None:
     """Show which units respond to which class (DeepBase); the data needs labels."""
     im = inputs.instrumented(model)
+    if im.classes.is_number:
+        raise InvalidArgumentError(
+            "`nnslicer inspect` says which units respond to which class, and the answers of "
+            f"'{im.model.name}' are numbers. In Python, deepbase.inspect takes other hypotheses."
+        )
     samples = inputs.dataset(data, im, normalise, labels=True, split="train", classes=classes)
     from nnslicer_tf import deepbase
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import check_labels, check_name, check_texts, counted
+from nnslicer_tf._checks import check_labels, check_name, counted, names_in_order
 from nnslicer_tf._files import as_path
 from nnslicer_tf.datasets.named import NORMALISATIONS, Dataset, load
 from nnslicer_tf.datasets.tables import NO_LABELS, label_column, read_table, split_frame
@@ -79,7 +79,7 @@ def load_data(
     if is_image:
         data = _load_images(path, normalise, shape)
     elif path.suffix == ".csv":
-        data = _load_csv(path, shape)
+        data = _load_csv(path, shape, numbers=labels in ("any", "optional"))
     elif is_file:
         data = _load_arrays(path, labels)
     else:
@@ -98,10 +98,7 @@ def load_data(
         return data
 
     # Give the classes these names and this order.
-    names = tuple(map(str, classes))
-    if len(set(names)) < len(names):
-        raise InvalidArgumentError(f"Class names must be unique. Received: {names}")
-    check_texts("classes", names)
+    names = names_in_order("classes", classes)
     if data.class_names == ("False", "True"):  # in whatever letters the file has them
         spelled = {name.lower(): name for name in names}
         data = replace(data, class_names=tuple(spelled.get(n.lower(), n) for n in data.class_names))
@@ -173,9 +170,9 @@ def _load_arrays(path: Path, labels: bool | str) -> Dataset:
     return Dataset(x, y, str(path), "", "none", int(y.max()) + 1)
 
 
-def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
+def _load_csv(path: Path, shape: Sequence[int] | None, numbers: bool) -> Dataset:
     frame, what = read_table(path), f"'{path}'"
-    x, y, names = split_frame(frame, what)
+    x, y, names = split_frame(frame, what, numbers)
     columns = tuple(name for name in frame if name != label_column(frame, what))
     if shape is not None:
         if x.shape[1] != int(np.prod(shape)):
@@ -185,7 +182,7 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
                 "the column of labels 'label'."
             )
         x = x.reshape(len(x), *shape)
-    classes = int(y.max()) + 1 if len(y) else 0
+    classes = int(y.max()) + 1 if len(y) and y.dtype.kind == "i" else 0
     alphabetical = bool(names) and names != ("False", "True")
     return Dataset(x, y, str(path), "", "none", classes, names, columns, alphabetical)
 

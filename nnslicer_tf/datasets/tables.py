@@ -48,7 +48,11 @@ def read_table(path: Path) -> "pd.DataFrame":
     lines = io.StringIO(text, newline="").readlines()
     above = next((i for i, line in enumerate(lines) if line.strip() and line[0] != "#"), 0)
     header = lines[above] if lines else ""
-    separator = next((s for s in separators if len(_split(header, s)) > 1), separators[0])
+    below = next((line for line in lines[above + 1 :] if line.strip()), "")
+    counts = {s: [len(_split(line, s)) for line in (header, below)] for s in separators}
+    splits = [s for s in separators if counts[s][0] > 1]
+    even = (s for s in splits if counts[s][0] == counts[s][1])  # a name may have a comma inside
+    separator = next(even, (splits or separators)[0])
 
     # All rows have as many values as there are names, but for empty ones at the end.
     rows, numbers = list[list[str]](), list[int]()
@@ -90,23 +94,28 @@ def read_table(path: Path) -> "pd.DataFrame":
     return frame
 
 
-def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return a table's x `(rows, columns)` float32, y int64 `(rows,)` or `(0,)`, and names."""
+def split_frame(
+    frame: "pd.DataFrame", what: str, numbers: bool = False
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Return a table's x `(rows, columns)` float32, y int64 `(rows,)` or `(0,)`, and names.
+
+    With `numbers`, labels that are no class indices are right answers, float64.
+    """
     import pandas as pd
 
     label = label_column(frame, what)
     values = frame if label is None else frame.drop(columns=label)
     for name in values:
         column = values[name]
-        numbers = pd.to_numeric(column, errors="coerce")
-        if column.dtype.kind not in "fiub" and (wrong := numbers.isna() & column.notna()).any():
+        read = pd.to_numeric(column, errors="coerce")
+        if column.dtype.kind not in "fiub" and (wrong := read.isna() & column.notna()).any():
             raise CorruptFileError(
                 f"{what}: column {name!r} does not hold numbers: row {wrong.argmax() + 1} has "
                 f"{column.iloc[wrong.argmax()]!r}. Remove the column, rename it to 'label', or "
                 "encode it as for training (pandas.get_dummies, keras.layers.StringLookup)."
             )
         with np.errstate(over="ignore"):
-            bad = ~np.isfinite(numbers.to_numpy(np.float64).astype(np.float32))
+            bad = ~np.isfinite(read.to_numpy(np.float64).astype(np.float32))
         if bad.any():
             value = column.iloc[bad.argmax()]
             has = "no value" if pd.isna(value) else f"{value}, which is no finite float32"
@@ -134,6 +143,8 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
         return x, y.astype(np.int64), tuple(names.tolist())
     labels = column.to_numpy()
     wrong = (labels < 0) | (labels != np.floor(labels)) | (labels >= MAX_CLASSES)
+    if numbers and wrong.any() and np.isfinite(labels).all():
+        return x, labels.astype(np.float64), ()
     if wrong.any():
         row = wrong.argmax()
         raise CorruptFileError(

@@ -119,7 +119,7 @@ class HypothesisSet:
         for name in self._hypotheses if names is None else names:
             h = self._hypotheses[name]
             with of_user(f"hypotheses[{name!r}]"):
-                values = _numbers(name, h(x)) if callable(h) else h[rows[rows < len(h)]]
+                values = _numbers(name, h(x.copy())) if callable(h) else h[rows[rows < len(h)]]
             if len(values) != len(rows):
                 raise InvalidArgumentError(
                     f"Hypothesis {name!r} gives {len(values)} behaviours for {len(rows)} records "

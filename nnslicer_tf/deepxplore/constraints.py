@@ -108,7 +108,7 @@ class Projection(Constraint):
     def project(self, x: np.ndarray, seeds: np.ndarray) -> np.ndarray:
         """Return the function's result, which must keep the shape."""
         with of_user("constraint"):
-            projected = np.asarray(self.function(x, seeds), np.float32)
+            projected = np.asarray(self.function(x.copy(), seeds.copy()), np.float32)
         if projected.shape != x.shape:
             raise InputShapeError(
                 f"The constraint's function must return inputs of shape {x.shape}. Received: "

@@ -73,6 +73,7 @@ class CountedNeurons:
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yield the operations' values for batches of samples, NaN at padding."""
         self.check_weights()
+        self.im = self.im.named_by(x)
         masks = {name: self.im[name].mask for name in self.names}
         operations = dict.fromkeys([*self.names, *(mask for mask in masks.values() if mask)])
         for batch in self.im.capture_batches(x, batch_size, [*operations], progress):

@@ -65,6 +65,7 @@ class Detector(BaseEstimator):
     threshold_: float = field(init=False)
     normal_scores_: np.ndarray = field(init=False)
     _range: Any = field(init=False, default=())  # (low, high) of the inputs of `fit`
+    _columns: tuple[str, ...] = field(init=False, default=())  # of their table
 
     def __post_init__(self) -> None:
         if self.source == "im":
@@ -122,7 +123,8 @@ class Detector(BaseEstimator):
         of_classes = {"exclusive": True, "one_output": True}
         count = check_classifier(self.im, **of_classes) if self.needs_classes else 0
         _ = self.im.input_shape  # raises an error for several inputs
-        x = self.im.check(X)
+        self._columns = self.im.named_by(X).columns
+        x = self._read(X)
         x = x if y is None else x[check_labels(y, len(x), 2) == 0]
         rng = as_generator(self.rng)
         order, cut = rng.permutation(len(x)), round(len(x) * (1 - share))
@@ -148,6 +150,9 @@ class Detector(BaseEstimator):
         self._range = float(x.min()), float(x.max())
         return self
 
+    def _read(self, X: Any) -> np.ndarray:
+        return self.im.with_columns(self.im.columns or self._columns).check(X)
+
     @property
     def false_alarms_(self) -> tuple[float, float, float]:
         """Share of the held-out normal inputs that are flagged, and a 95 % interval of the rate.
@@ -160,7 +165,7 @@ class Detector(BaseEstimator):
     def score_samples(self, X: np.ndarray) -> np.ndarray:
         """Return the anomaly scores of inputs, (N,) float64; raise NotFittedError before `fit`."""
         self._check_fitted()
-        x = self.im.check(X)
+        x = self._read(X)
         if self.source == "im" and self._range and len(x):  # a slicer compares with its profile
             warn_of_range(x, None, self._range, None, known="detector")
         return self.anomaly_scores(self.evidence(x))
@@ -195,6 +200,7 @@ class Detector(BaseEstimator):
                 "To save a detector, create it with an int as rng, not a Generator."
             )
         header = {"class": type(self).__name__, "parameters": parameters}
+        header["columns"] = list(self._columns)
         write_archive(path, _FORMAT, header | {"identity": self.identity()}, arrays)
 
     @classmethod
@@ -220,6 +226,7 @@ class Detector(BaseEstimator):
                     f"The detector in '{path}' was fitted on a different model than "
                     f"'{detector.im.model.name}', or with another profile or other options."
                 )
+            detector._columns = tuple(file.names("columns") if "columns" in file.header else ())
             scores = detector.normal_scores_ = file.array("normal_scores", np.float64, "scores")
             is_sorted = len(scores) > 0 and bool((np.diff(scores) >= 0).all())
             file.check(is_sorted, "its normal scores are missing or not in ascending order")

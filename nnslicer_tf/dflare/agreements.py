@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from nnslicer_tf.dflare.classifiers import TFLiteClassifier
 from nnslicer_tf.dflare.domain import NO_LABEL
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
-from nnslicer_tf.instrument.data import aligned
+from nnslicer_tf.instrument.data import aligned, dense
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,7 +69,7 @@ class Agreement(ShownAsTable):
         )
 
 
-def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = None) -> Agreement:
+def agreement(pair: ModelPair, x: Any, y: ArrayLike | None = None) -> Agreement:
     """Compare two models on a test set.
 
     Labels are those of the largest output, the first of equal ones, as devices count. Fully
@@ -78,7 +79,7 @@ def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = No
 
     Args:
         pair: The models and their preprocessing.
-        x: Inputs `(inputs, ...)`, or a `Dataset` with labels.
+        x: Inputs `(inputs, ...)`, a pair `(x, y)`, or a `Dataset` with labels.
         y: The right answers, if known: classes `(inputs,)`, of maps at each position, or numbers.
 
     Raises:
@@ -87,12 +88,16 @@ def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = No
         InputShapeError: if there are no inputs, or a model expects another shape.
         NonFiniteActivationError: for NaN or infinite inputs.
     """
+    if isinstance(x, tuple) and len(x) == 2:
+        x, y = x[0], x[1] if y is None else y
     x = aligned(x, pair.columns)
     if isinstance(x, Dataset):
         y = x.y if y is None and len(x.y) else y
         x = x.x
-    inputs = as_array(x)
-    if inputs.ndim == 0 or not len(inputs):
+    inputs = dense(x) if hasattr(x, "iloc") else as_array(x)
+    if inputs.ndim == 0:
+        raise InputShapeError(f"x must be an array, a table or a Dataset. Received: {str(x)[:60]}")
+    if not len(inputs):
         raise InputShapeError("There are no inputs: pass at least one.")
     if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
         raise NonFiniteActivationError("The inputs have NaN or infinite values. Fill or drop them.")

@@ -181,7 +181,7 @@ class FunctionClassifier(Classifier):
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
         """Return the function's result, which must have one row per input."""
-        outputs = as_array(self.function(inputs))
+        outputs = as_array(self.function(inputs.copy()))  # which may work in place
         if outputs.shape == (len(inputs),):
             outputs = outputs[:, None]
         if outputs.ndim < 2 or len(outputs) != len(inputs):

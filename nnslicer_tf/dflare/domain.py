@@ -127,7 +127,7 @@ class Domain(ABC):
         chosen = self.operators[operator]
         with of_user(f"operators[{operator!r}]"):
             parameters = chosen.draw(rng, x)
-            mutant = chosen.apply(x, parameters)
+            mutant = chosen.apply(x.copy(), parameters)
         return self._within(mutant, x), Mutation(operator, parameters)
 
     def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:

@@ -40,7 +40,7 @@ from nnslicer_tf.dflare.tables import TableDomain
 from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.instrument.data import aligned
+from nnslicer_tf.instrument.data import aligned, dense
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.instrument.plausibility import MIN_SAMPLES, warn, warn_of_answers
 
@@ -203,7 +203,8 @@ def _checked(
             "Pass the models as one pair: find_deviations(ModelPair(original, compressed), seeds). "
             f"Received: {type(pair).__name__}"
         )
-    x = as_array(seeds.x if isinstance(seeds, Dataset) else seeds)
+    seeds = seeds.x if isinstance(seeds, Dataset) else seeds
+    x = dense(seeds) if hasattr(seeds, "iloc") else as_array(seeds)
     if x.ndim == 0:
         raise InputShapeError(f"Seeds must be an array of inputs. Received: {str(x)[:60]}")
     if len(x) == 0:

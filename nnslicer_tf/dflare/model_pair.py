@@ -28,6 +28,7 @@ from nnslicer_tf.dflare.tables import SignalDomain, TableDomain
 from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument.data import one_order
 from nnslicer_tf.instrument.outputs import tasks_of_losses
 from nnslicer_tf.instrument.plausibility import warn, warn_of_scale
 
@@ -85,7 +86,8 @@ class ModelPair:
             check_number("tolerance", tolerance, "[0, inf)")
         if task is None and isinstance(original, InstrumentedModel):
             task = original.classes.task
-        self.columns = getattr(original, "columns", ()) or getattr(compressed, "columns", ())
+        known = (getattr(model, "columns", ()) for model in (original, compressed))
+        self.columns = one_order(*known)
         self.task, self.tolerance = task, tolerance
         self.original = as_classifier(original, batch_size)
         self.compressed = as_classifier(compressed, batch_size)
@@ -165,7 +167,7 @@ class ModelPair:
             )
         with of_user("preprocess"):
             preprocess = self.domain.as_inputs if self.preprocess is None else self.preprocess
-            inputs = np.asarray(preprocess(batch))
+            inputs = np.asarray(preprocess(batch.copy()))  # which may work in place
         if inputs.shape[:1] != (len(batch),):
             raise InvalidArgumentError(
                 f"`preprocess` must return {counted(len(batch), 'input')}. Received: {inputs.shape}"

@@ -82,7 +82,8 @@ class Attributor:
         """Return the partition of the line, and its trace if all transformers can pull."""
         check_target(target, self._im[self._im.logit_operation].size)
         walker = self.walker
-        x, baseline = self._im.points(x), self._im.points(baseline, "baseline")
+        im = self._im.named_by(x, baseline)
+        x, baseline = im.points(x), im.points(baseline, "baseline")
         if walker.can_trace:
             return walker.traced(baseline, x, max_parts)
         return walker.line(baseline, x, max_parts), None

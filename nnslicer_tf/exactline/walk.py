@@ -59,7 +59,7 @@ def exact_line(
         NonFiniteActivationError: if start, end or the network's outputs are NaN or infinite.
         TooManyRegionsError: if the line has more than `max_parts`.
     """
-    im = instrumented(im)
+    im = instrumented(im).named_by(start, end)
     start, end = im.points(start, "start"), im.points(end, "end")
     with waiting("Line", progress):
         return im.prepared(LineWalker, lambda: LineWalker(im)).line(start, end, max_parts)
@@ -127,8 +127,8 @@ class LineWalker:
         self, start: np.ndarray, end: np.ndarray, batch_axes: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return valid ends of lines, `(lines, *input shape)`."""
-        start = self._im.points(start, "start", batch_axes)
-        end = self._im.points(end, "end", batch_axes)
+        im = self._im.named_by(start, end)
+        start, end = im.points(start, "start", batch_axes), im.points(end, "end", batch_axes)
         if start.shape != end.shape:
             raise InputShapeError(
                 "start and end must have the same number of points. "

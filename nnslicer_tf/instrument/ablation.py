@@ -105,6 +105,7 @@ class Ablation:
                 f"{type(self.reference).__name__}; use level='synapse'."
             )
         self.im = instrumented(model)
+        self.im = self.im.with_columns(self.im.columns or self.reference.columns)
         if level in ("synapse", WEIGHT):
             weights = self.im.functional.count_params()
             check_memory(

@@ -80,7 +80,7 @@ def check_array(
         InputRangeError: if `x` has values outside the bounds, or fractions where integers belong.
         NonFiniteActivationError: if `x` has NaN or infinite values.
     """
-    array = _dense(x)
+    array = dense(x)
     if array.dtype.kind not in "fiub":
         raise InputShapeError(f"Data must be real numbers. Received an array of {array.dtype}.")
     if array.ndim != len(shape) + 1 or array.shape[1:] != tuple(shape):
@@ -206,8 +206,9 @@ class Samples:
             self.labels = [] if arrays is None else [y]
         else:
             x, arrays = dict(data) if hasattr(data, "iloc") else data, None
-            if isinstance(x, tuple) and x and isinstance(x[0], Mapping):
-                x = x[0]  # labels follow
+            first: Any = x[0] if isinstance(x, tuple) and x else None
+            if isinstance(first, Mapping) or {*column_names(first)} == {*self._shapes}:
+                x = dict(first)  # labels follow
             if isinstance(x, (Mapping, list, tuple)):
                 arrays = self._by_name(x)
             elif not isinstance(data, Iterable) or hasattr(data, "shape"):
@@ -235,7 +236,7 @@ class Samples:
             self._read_columns.add(name)
             x = aligned(x, known, quiet=name in self._reordered)
             self._reordered |= {name} if names != known else set()
-        return _dense(x.x if isinstance(x, Dataset) else x)
+        return dense(x.x if isinstance(x, Dataset) else x)
 
     def batches(self, size: int) -> Iterator[Any]:
         """Yield float32 batches `(≤ size, *shape)` or `Inputs`, in order; errors of `Samples`."""
@@ -288,7 +289,7 @@ class Samples:
         if not isinstance(element, (Mapping, list, tuple)):
             raise InputShapeError(f"{self._expected()} Received one {type(element).__name__}.")
         return {
-            name: self._about(name, _pair, array, self._shapes[name], _dense)[0]
+            name: self._about(name, _pair, array, self._shapes[name], dense)[0]
             for name, array in self._by_name(element).items()
         }
 
@@ -410,6 +411,23 @@ def columns_of(columns: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(column.removeprefix(start) for column in columns if column.startswith(start))
 
 
+def as_named(data: Any, columns: Sequence[str], known: Sequence[str]) -> Any:
+    """Return an array as a table if its columns' names are the known ones, in any order."""
+    if not known or column_names(data) or sorted(map(str, columns)) != sorted(known):
+        return data
+    return pd.DataFrame(np.reshape(as_array(data), (-1, len(known))), columns=[*columns])
+
+
+def one_order(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of tables that two models read; InvalidArgumentError if orders differ."""
+    if first and second and sorted(first) == sorted(second) and tuple(first) != tuple(second):
+        raise InvalidArgumentError(
+            f"The models take the columns of a table in different orders: {', '.join(first)[:200]} "
+            f"and {', '.join(second)[:200]}. Put a layer that reorders them before one of them."
+        )
+    return tuple(first or second)
+
+
 def aligned(data: Any, columns: Sequence[str], quiet: bool = False) -> Any:
     """Return a table with its columns in a known order; warn if it had another one, unless `quiet`.
 
@@ -445,7 +463,7 @@ def aligned(data: Any, columns: Sequence[str], quiet: bool = False) -> Any:
     return data.iloc[..., order] if hasattr(data, "columns") else data.iloc[order]
 
 
-def _dense(x: Any) -> np.ndarray:
+def dense(x: Any) -> np.ndarray:
     """Return `as_array(x)`; raise InputShapeError if `x` is sparse, ragged or masked."""
     kind = type(x).__name__
     remedy = ""

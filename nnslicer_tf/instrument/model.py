@@ -40,6 +40,7 @@ from nnslicer_tf.instrument.data import (
     aligned,
     bounds_of_dtype,
     check_class_order,
+    column_names,
     read_labelled,
     shapes_at_hand,
 )
@@ -270,9 +271,19 @@ class InstrumentedModel(ShownAsTable):
 
     def with_columns(self, columns: tuple[str, ...]) -> "InstrumentedModel":
         """Return the same instrumented model for tables with other columns, or in another order."""
+        if columns == self.columns:
+            return self
         view = object.__new__(type(self))
         vars(view).update(vars(self) | {"columns": columns})
         return view
+
+    def named_by(self, *tables: Any) -> "InstrumentedModel":
+        """Return the model for tables with the columns of the first one here, if it knows none."""
+        found = [column_names(t[0] if isinstance(t, tuple) and t else t) for t in tables]
+        if len(self.graph.inputs) == 1:  # a row or table, and no dict, nor a column
+            found = [n for n in found if len(n) == self[self.input_operation].size > 1]
+            found = [n for n in found if not n[0].startswith(f"{self.input_operation}: ")]
+        return self if self.columns else self.with_columns(next(filter(None, found), ()))
 
     def copy(self) -> "InstrumentedModel":
         """Return an instrumented copy of the model, whose weights can be changed."""

@@ -33,11 +33,13 @@ class Reference:
         words: What inactive parts contribute, in words.
         paired: Whether each sample has one row of values of its own; else there are as many rows as
             donors, and each sample is run with every one.
+        columns: Those of the table that it was made from, if there are any.
     """
 
     name = ""
     words = ""
     paired = False
+    columns: tuple[str, ...] = ()
 
     def check(self, im: InstrumentedModel) -> None:
         """Raise an error of `errors` if the reference does not fit a model."""
@@ -66,6 +68,7 @@ class Mean(Reference):
                 f"{type(means).__name__}"
             )
         self._means = values
+        self.columns = getattr(means, "columns", ())
 
     def check(self, im: InstrumentedModel) -> None:
         """Raise ProfileMismatchError if the profile belongs to a different model."""
@@ -132,6 +135,7 @@ class Weights(Reference):
 
     def __init__(self, model: ModelLike) -> None:
         self.im = instrumented(model)
+        self.columns = self.im.columns
 
     def check(self, im: InstrumentedModel) -> None:
         """Raise InvalidArgumentError if the versions have different variables or operations."""

@@ -28,7 +28,6 @@ from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, Unsupp
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import check_copyable
-from nnslicer_tf.instrument.data import column_names
 from nnslicer_tf.instrument.outputs import check_classes
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.costs import Costs, to_litert
@@ -173,13 +172,11 @@ def shrink(
         UnsupportedLayerError: if no unit of the model can be removed.
         InputShapeError, NonFiniteActivationError: for bad samples.
     """
-    im = maskable(instrumented(model, x))
+    im = maskable(instrumented(model, x)).named_by(x)
     check_copyable(im.functional)
     targets = _check(im, classes, ratio, other)
-    known, im.columns = im.columns, im.columns or column_names(x)
     x, y = im.labelled(x, y, by_output=True)
     test_x, test_y = (x, y) if test is None else im.labelled(test, by_output=True)
-    im.columns = known
     if len(im.output_names) > 1 and not isinstance(y, Mapping):
         raise InvalidArgumentError(
             f"'{im.model.name}' has several outputs: {', '.join(im.output_names)}. Pass y as a "
@@ -308,7 +305,8 @@ def _check(
         )
     if len(targets) + other < 2:
         raise InvalidArgumentError(
-            f"A classifier needs at least two classes, or one and other=True. Received: {targets}"
+            "A classifier needs at least two classes, or one and other=True (--other). Received: "
+            f"{targets}"
         )
     return targets
 

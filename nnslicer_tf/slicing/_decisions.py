@@ -59,10 +59,6 @@ class Decisions(Job):
     ) -> None:
         self.required = required
         self.reference = as_reference(reference, slicer.profile)
-        if isinstance(self.reference, Samples):  # arrays, which can be sent to workers
-            self.reference = Samples(slicer.im.check(self.reference.x))
-        if scope is not None and not isinstance(scope, (int, float, np.number)):
-            scope = slicer.im.check(scope)
         self._given = slicer, outputs, required, self.reference, others, scope
         self.answers, self.wanted = asked_answers(slicer.im, outputs)
         target = self.answers.target or {self.answers.operation: "all"}

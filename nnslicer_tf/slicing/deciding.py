@@ -15,6 +15,7 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import fixed_models
 from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.layout import LEVELS
+from nnslicer_tf.instrument.references import Samples, as_reference
 from nnslicer_tf.slicing._batches import warn_of_unusual
 from nnslicer_tf.slicing._decisions import Decisions, Item
 from nnslicer_tf.slicing.answers import Answers
@@ -171,11 +172,16 @@ class DecisiveSearch:
         im, generator = slicer.im, as_generator(rng)
         if others is not None:
             check_count("others", others, 0)
+        reference, named = as_reference(reference, slicer.profile), im.named_by(x)
+        if isinstance(reference, Samples):  # arrays, which can be sent to workers
+            reference = Samples(named.check(reference.x))
+        if scope is not None and not isinstance(scope, (int, float, np.number)):
+            scope = named.check(scope)
         job = Decisions(slicer, outputs, required, reference, others, scope)
         answers = job.answers
 
         # The samples (each is run many times, so all are kept), and the answers to keep.
-        checked = warn_of_unusual(im.samples(x).batches(_BATCH), slicer.profile)
+        checked = warn_of_unusual(named.samples(x).batches(_BATCH), slicer.profile)
         batches = [arrays_of(batch) for batch in checked]
         inputs = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
         samples = len(inputs[0])
@@ -191,7 +197,7 @@ class DecisiveSearch:
                     "together=True and at_least, such as 0.95, with samples of one class, and omit "
                     "folder, as it is one search."
                 )
-            strangers = im.check(against)
+            strangers = named.check(against)
             of_others = job.values(strangers)
             chosen = np.flatnonzero(answers.of(of_others) != targets[0])
             of_both = zip(inputs, arrays_of(strangers[chosen]), strict=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._checks import counted
+from nnslicer_tf._checks import counted, names_in_order
 from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.instrument.layout import LEVELS
@@ -136,7 +136,7 @@ class DecisiveSlices(ShownAsTable):
             index: The sample.
             classes: Names of the classes, in order.
         """
-        place = self._place(index)
+        place, classes = self._place(index), names_in_order("classes", classes)
         row = {name: column[index] for name, column in self.certificate.items()}
         number, level = self.info["number"], self.info["level"]
 

@@ -11,7 +11,14 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_array, check_name, check_texts, counted, of_user
+from nnslicer_tf._checks import (
+    as_array,
+    check_name,
+    check_texts,
+    counted,
+    names_in_order,
+    of_user,
+)
 from nnslicer_tf._environment import track, waiting
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
 from nnslicer_tf.attributions.background import (
@@ -27,7 +34,13 @@ from nnslicer_tf.attributions.problem import feature_operations
 from nnslicer_tf.attributions.shapley import batch_of
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean
-from nnslicer_tf.instrument.data import DataLike, aligned, column_names, samples_of_mapping
+from nnslicer_tf.instrument.data import (
+    DataLike,
+    aligned,
+    as_named,
+    column_names,
+    samples_of_mapping,
+)
 from nnslicer_tf.instrument.fingerprint import fixed_models
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.operations import Lookup
@@ -117,19 +130,18 @@ class Explainer:
         methods = (compare,) if isinstance(compare, str) else tuple(compare)
         for name in methods:
             check_name("attribution", name, ATTRIBUTIONS)
-        names = tuple(map(str, classes))
+        names = names_in_order("classes", classes)
         asked = _by_name(target, names)
         if asked is None:
             asked = predicted_target(im, values[im.logit_operation][None])
         chosen = resolve_target(im, asked, _by_name(instead_of, names))
         whole = answer(im, chosen, values[chosen.operation])
         tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
-        _check_names(names, None if chosen.label is None else len(whole))
+        names_in_order("classes", names, None if chosen.label is None else len(whole))
         text = max(im.input_operations, key=lambda n: im.graph.vocabulary(n) or 0)  # no segments
         words = _words_of(words, np.ravel(values[text]) if tokens else np.zeros(0))
-        for what, known in {"classes": names, "columns": columns, "words": words}.items():
+        for what, known in {"columns": columns, "words": words, "groups": groups or ()}.items():
             check_texts(what, known)
-        check_texts("groups", groups or ())
 
         # The contributions; the slice, alone and removed.
         with waiting("Contributions", slicer.progress):
@@ -225,22 +237,17 @@ def _against(
 ) -> Background | None:
     """Return the contributions against the background; None against the mean."""
     im, profile = slicer.im, slicer.profile
-    of_table = is_table(im)
-    if isinstance(background, str) and background == "mean":
+    # Words of other texts stand at other places: tokens are compared with their mean.
+    has_tokens = any(feature_operations(im, n) != (n,) for n in im.input_operations)
+    by_mean = isinstance(background, str) and background == "mean"
+    if by_mean or (background is None and (not profile.rows or (has_tokens and not is_table(im)))):
         if groups:
             raise InvalidArgumentError(
-                "groups need background rows: the mean of one-hot columns is no category. "
-                "Omit background='mean', or groups."
+                "groups need background rows: the mean of one-hot columns is no category. Omit "
+                f"{'background=' + repr('mean') if by_mean else 'them, or pass background='}."
             )
         return None
-    if background is None:
-        # Words of other texts stand at other places: tokens are compared with their mean.
-        has_tokens = any(feature_operations(im, n) != (n,) for n in im.input_operations)
-        if not profile.rows or (has_tokens and not of_table):
-            return None
-        rows = im.check(profile.rows)
-    else:
-        rows = im.check(aligned(background, columns))
+    rows = im.check(profile.rows if background is None else aligned(background, columns))
     return contributions_against(im, batch, rows, target, profile.means, columns, groups)
 
 
@@ -264,15 +271,6 @@ def _faint(contributions: Any, values: np.ndarray, target: Target, of_rows: np.n
         f"The contributions add up to only {total:+.2g}: the mean of the profiled data has nearly "
         f"the same score, {score - total:.3g}. Pass other samples as `background`."
     )
-
-
-def _check_names(names: Sequence[str], classes: int | None) -> None:
-    if len(set(names)) < len(names):
-        raise InvalidArgumentError(f"Class names must be unique. Received: {names}")
-    if names and classes is not None and len(names) != classes:
-        raise InvalidArgumentError(
-            f"The model has {counted(classes, 'class')}; received {counted(len(names), 'name')}."
-        )
 
 
 def _words_of(words: Any, tokens: np.ndarray) -> Sequence[str]:
@@ -299,7 +297,8 @@ def _words_of(words: Any, tokens: np.ndarray) -> Sequence[str]:
             )
         return [vocabulary[int(i)] for i in tokens[:count]]
     try:
-        found = list(words)
+        words = words.numpy() if hasattr(words, "numpy") else words
+        found = [word.decode() if isinstance(word, bytes) else word for word in words]
     except TypeError as error:  # also of an array without axes
         message = f"words must be a sequence of words. Received: {words!r}"
         raise InvalidArgumentError(message) from error
@@ -379,8 +378,8 @@ def one_sample(
             raise InvalidArgumentError(
                 f"The table has the columns {list(given)}: omit columns={list(columns)!r}."
             )
-        if not len(columns):
-            x = aligned(x, im.columns)
+        if not len(columns) or sorted(map(str, columns)) == sorted(im.columns):
+            x = aligned(as_named(x, columns, im.columns), im.columns)
             columns = column_names(x)
         elif len(columns) != im[im.input_operation].size or len(set(columns)) < len(columns):
             raise InvalidArgumentError(

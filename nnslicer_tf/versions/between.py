@@ -11,6 +11,7 @@ from nnslicer_tf._numerics import softmax
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel
 from nnslicer_tf.instrument.ablation import Rows
+from nnslicer_tf.instrument.data import one_order
 from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.layout import WEIGHT
 from nnslicer_tf.instrument.model import ModelLike
@@ -202,8 +203,7 @@ def versions_of(
     if isinstance(new, (str, bytes)) or hasattr(new, "__fspath__"):
         return first, instrumented(counterpart_of(first, new, np.asarray(x)[:64]).twin())
     second = instrumented(new, x)
-    if whole.columns and not second.columns:  # tables have the order that either version knows
-        second = second.with_columns(whole.columns)
+    second = second.with_columns(one_order(second.columns, whole.columns))
     if output is not None and not {*whole.output_names} <= {*second.output_names}:
         by_place = dict(zip(whole.output_operations, second.output_names, strict=False))
         output = by_place.get(whole.output_operation_of(output), output)

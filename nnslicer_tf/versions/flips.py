@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_generator, counted
+from nnslicer_tf._checks import as_generator, counted, names_in_order
 from nnslicer_tf._environment import available_cores, progress_bar
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -84,7 +84,7 @@ class FlipCauses(ShownAsTable):
 
     def summary(self, flip: int = 0, classes: Sequence[str] = ()) -> str:
         """Return the certificate of a flip in words; `classes` are the classes' names."""
-        flip = self._place(flip)
+        flip, classes = self._place(flip), names_in_order("classes", classes)
         row = {name: column[flip] for name, column in self.certificate.items()}
 
         def named(label: int) -> str:

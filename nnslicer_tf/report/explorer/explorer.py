@@ -14,11 +14,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_texts
+from nnslicer_tf._checks import check_texts, names_in_order
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
-from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.data import DataLike, as_named, column_names
 from nnslicer_tf.report.explorer.document import Document
 from nnslicer_tf.report.explorer.exhibits import named_results, read_exhibit
 
@@ -119,9 +119,15 @@ def explore(
     means, explanation = None, slices if hasattr(slices, "contrast") else None
     if explanation is not None:  # it has all that is needed
         x = np.asarray(slices.sample)[None] if x is None else x
-        classes, columns = classes or slices.classes, columns or slices.columns
-        words = words or ([slices.words] if slices.words else ())
+        classes = slices.classes if len(classes) == 0 else classes
+        columns = slices.columns if len(columns) == 0 else columns
+        words = [slices.words] if len(words) == 0 and slices.words else words
         means, title = slices.means, title or f"Why {slices.question}?"
+    classes = names_in_order("classes", classes)
+    columns = names_in_order("columns", columns)
+    if any(isinstance(sample, str) for sample in words):
+        raise InvalidArgumentError("words must have a list of the words of each sample.")
+    words = [[*map(str, sample)] for sample in words]
     models: dict[int, InstrumentedModel] = {}
     arrays: dict[int, np.ndarray] = {}  # exhibits with the same samples share them
     exhibits = []
@@ -140,10 +146,13 @@ def explore(
             if not hasattr(own, "means"):
                 raise InvalidArgumentError(f"profile must be a Profile. Received: {own!r}")
             own.check_model(own_im)
-            means = own.means
+            own_im, means = own_im.with_columns(own.columns or own_im.columns), own.means
         if data is not None and id(data) not in arrays:
-            arrays[id(data)] = np.concatenate(list(own_im.samples(data).batches(256)))
-            columns = columns if len(columns) else list(getattr(data, "columns", ()))
+            known = own_im.columns
+            table = as_named(data, columns, known)
+            arrays[id(data)] = np.concatenate(list(own_im.samples(table).batches(256)))
+            if not len(columns) or sorted(map(str, columns)) == sorted(known):
+                columns = known or column_names(data)
         samples = None if data is None else arrays[id(data)]
         exhibit = read_exhibit(name, one, own_im, samples, means, classes)
         if words and exhibit.each and len(words) != len(exhibit.parts):
@@ -168,8 +177,9 @@ def explore(
         )
     title = title or f"Slices of {first.model.name}"
     tokens = [word for sample in words for word in sample]
-    texts = {"classes": classes, "columns": columns, "words": tokens, "title": [title]}
-    for what, names in texts.items():
+    if not first.classes.is_number:
+        names_in_order("classes", classes, first.classes.count)
+    for what, names in {"words": tokens, "title": [title]}.items():
         check_texts(what, names)
     document = Document(exhibits, title, classes, columns, words, explanation, progress)
     return Explorer(title, document.pack())

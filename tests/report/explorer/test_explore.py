@@ -54,10 +54,10 @@ def test_it_says_where_it_comes_from(digits):
 def test_decisive_slices_with_their_certificates(digits, level):
     im, profile, _, x = digits
     found = nns.Slicer(im, profile, progress=False).decisive(x[:2], level=level)
-    header, arrays = read(nns.explore(found, im, x[:2], classes="abcdefghij", progress=False))
+    header, arrays = read(nns.explore(found, im, x[:2], classes=[*"abcdefghij"], progress=False))
     names = [o.name for o in im.operations]
     for i, part in enumerate(exhibit(header)["parts"]):
-        assert part["certificate"] == found.summary(i, "abcdefghij")
+        assert part["certificate"] == found.summary(i, [*"abcdefghij"])
         assert part["says"].keys() == {"whole"}
         for name, mask in found.masks(i).items():
             if level == "synapse":

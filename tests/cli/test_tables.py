@@ -1,0 +1,60 @@
+"""Commands that read two tables, or tables whose right answers are numbers."""
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+
+X = np.random.default_rng(0).normal(size=(80, 3))
+TABLE = pd.DataFrame(X, columns=["a", "b", "c"])
+
+
+@pytest.mark.filterwarnings("ignore:The columns were reordered")
+@pytest.mark.parametrize("command", ["semantic", "cover"])
+def test_the_second_table_may_have_another_order(command, nnslicer, tmp_path):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [keras.Input((3,)), layers.Dense(6, "relu", kernel_initializer="normal"), layers.Dense(2)]
+    )
+    model.save(tmp_path / "m.keras")
+    labels = model.predict(X, verbose=0).argmax(axis=1)
+    for name, columns in (("t.csv", "abc"), ("o.csv", "cba")):
+        TABLE[[*columns]].assign(label=labels).to_csv(tmp_path / name, index=False)
+    known, more = ("--data", "--test"), ()
+    if command == "cover":  # the neurons' ranges are of the training data, whose order counts
+        known, more = ("--train", "--data"), ("--criterion", "k-multisection")
+    printed = [
+        nnslicer(command, "--model", tmp_path / "m.keras", known[0], tmp_path / "t.csv", known[1],
+                 tmp_path / other, *more)[1]
+        for other in ("t.csv", "o.csv")
+    ]  # fmt: skip
+    assert printed[0] == printed[1] and "%" in printed[0]
+
+
+@pytest.mark.parametrize("ending", [".npz", ".csv"])
+def test_right_answers_that_are_numbers(ending, nnslicer, tmp_path):
+    """Costs and quality are those of Python; the column is named like labels."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(8, "relu"), layers.Dense(1)])
+    model.compile("adam", "mse")
+    y = X @ [1.0, 2, 3]
+    model.fit(X, y, epochs=30, verbose=0)
+    model.save(tmp_path / "m.keras")
+    data = tmp_path / f"d{ending}"
+    if ending == ".csv":
+        TABLE.assign(target=y).to_csv(data, index=False)
+    else:
+        np.savez(data, x=X, y=y)
+    options = ("--model", tmp_path / "m.keras", "--data", data)
+    code, out, err = nnslicer("prune", *options, "--ratio", "0.3", "--output", tmp_path / "s.keras")
+    assert code == 0, err
+    assert "R²" in out
+    code, out, err = nnslicer("causes", *options)
+    assert code == 0, err
+    code, out, err = nnslicer("inspect", *options)
+    assert code == 2 and "are numbers. In Python, deepbase.inspect takes" in err
+    data = nns.datasets.load_data(data, labels="any")
+    np.testing.assert_allclose(data.y, y, rtol=1e-5)
