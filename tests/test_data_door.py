@@ -77,7 +77,7 @@ OF_SAMPLES = {
     ),
     "find_deviations": lambda im, x: (
         dflare.find_deviations(
-            dflare.ModelPair(agreeing, agreeing),
+            dflare.ModelPair(agreeing, agreeing, domain=dflare.SignalDomain(X)),
             x,
             search=dflare.DFlare(max_queries=20),
             progress=False,

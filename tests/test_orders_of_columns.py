@@ -17,6 +17,7 @@ from nnslicer_tf import (
     pruning,
     versions,
 )
+from nnslicer_tf.attributions.methods import deeplift
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.explorer import explorer
 
@@ -141,8 +142,8 @@ def test_attributions_and_lines(model):
     """Both ends are read in the order of the first, whose names no profile knows."""
     start, end, other = TABLE.iloc[0], TABLE.iloc[1], OTHER.iloc[1]
     im = nns.InstrumentedModel(model)
-    expected = attributions.deeplift(im, start.to_numpy(), end.to_numpy(), 1)
-    np.testing.assert_allclose(attributions.deeplift(im, start, other, 1), expected)
+    expected = deeplift(im, start.to_numpy(), end.to_numpy(), 1)
+    np.testing.assert_allclose(deeplift(im, start, other, 1), expected)
     expected = exactline.integrated_gradients(im, start.to_numpy(), end.to_numpy(), 1)
     np.testing.assert_allclose(exactline.integrated_gradients(im, start, other, 1), expected)
     lines = [exactline.exact_line(im, start, point, progress=False) for point in (end, other)]

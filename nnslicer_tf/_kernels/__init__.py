@@ -1,7 +1,6 @@
 """Inner loops over NumPy arrays, compiled by Numba; without Keras, so that workers start fast.
 
-Slicing uses `sums`, `pools` and `rows`; the other modules support these.
-See README.md.
+Slicing uses `sums`, `pools` and `rows`; the other modules support these. See README.md.
 """
 
 

@@ -13,11 +13,8 @@ from typing import Any, TypeAlias
 
 from nnslicer_tf._environment import LazyModule
 from nnslicer_tf._faces import explain_all
-from nnslicer_tf.attributions import metrics
+from nnslicer_tf.attributions import methods, metrics
 from nnslicer_tf.attributions.deep_explainer import DeepExplainer
-from nnslicer_tf.attributions.deeplift import deeplift
-from nnslicer_tf.attributions.gradients import gradient_times_input, sampled_gradients
-from nnslicer_tf.attributions.occlusion import occlusion
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.target import Target, TargetLike
 
@@ -34,11 +31,11 @@ All raise InvalidArgumentError, InputShapeError or NonFiniteActivationError for 
 _exactline: Any = LazyModule("nnslicer_tf.exactline.gradients")
 
 ATTRIBUTIONS: dict[str, Attribution] = {
-    "DeepLIFT": deeplift,
-    "gradient × input": gradient_times_input,
+    "DeepLIFT": methods.deeplift,
+    "gradient × input": methods.gradient_times_input,
     "integrated gradients": lambda *args: _exactline.exact_gradients(*args),
-    "integrated gradients, 50 samples": sampled_gradients,
-    "occlusion": occlusion,
+    "integrated gradients, 50 samples": methods.sampled_gradients,
+    "occlusion": methods.occlusion,
 }
 """The methods by name."""
 

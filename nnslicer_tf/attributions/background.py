@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf._checks import check_name, counted, is_int
-from nnslicer_tf.attributions.deeplift import deeplift_by_row
+from nnslicer_tf.attributions.methods import deeplift_by_row
 from nnslicer_tf.attributions.problem import Problem, feature_operations
 from nnslicer_tf.attributions.shapley import MAX_FEATURES, flat, scores_of, shapley_values
 from nnslicer_tf.errors import InvalidArgumentError

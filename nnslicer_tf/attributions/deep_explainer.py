@@ -8,7 +8,7 @@ import numpy as np
 from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._environment import require, track
 from nnslicer_tf.attributions.background import Background
-from nnslicer_tf.attributions.deeplift import deeplift_by_row
+from nnslicer_tf.attributions.methods import deeplift_by_row
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike, column_names, columns_of

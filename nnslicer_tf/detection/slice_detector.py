@@ -206,8 +206,7 @@ class SliceDetector(VotingDetector):
                 f"A {cls.__name__} is loaded with its slicer: {cls.__name__}.load(path, slicer). "
                 f"Received: {type(source).__name__}"
             )
-        theta = parameters.pop("theta")
-        return cls(source.at_theta(theta), **parameters)
+        return cls(source.at_theta(parameters.pop("theta")), **parameters)
 
 
 def spread(items: Sequence[str], count: int = MAX_LOCAL_LAYERS) -> list[str]:

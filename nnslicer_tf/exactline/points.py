@@ -90,8 +90,7 @@ class CommonPoints:
 
     def pieces(self, width: int) -> Iterator[slice]:
         """Yield all rows, some windows at a time; see `CommonRows.pieces`."""
-        windows = max(1, MAX_GATHERED // (width * self._number))
-        return in_pieces(len(self), windows * self._number)
+        return in_pieces(len(self), max(1, MAX_GATHERED // (width * self._number)) * self._number)
 
     def gathered(self) -> list[Points]:
         """Return every operation's values at all rows."""

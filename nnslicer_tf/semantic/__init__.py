@@ -10,8 +10,7 @@
 
 from nnslicer_tf._faces import explain_all
 from nnslicer_tf.semantic.metrics import METRICS, Metric, contributions
-from nnslicer_tf.semantic.neurons import CriticalNeurons
-from nnslicer_tf.semantic.restructuring import masked, restructure
+from nnslicer_tf.semantic.neurons import CriticalNeurons, masked, restructure
 from nnslicer_tf.semantic.selective_training import develop, parameter_share, readapt, train_neurons
 from nnslicer_tf.semantic.slicer import SemanticSlicer
 

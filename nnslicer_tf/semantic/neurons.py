@@ -1,4 +1,4 @@
-"""Neurons and sets of critical neurons; `neuron_layers` says which layers have neurons."""
+"""Neurons, sets of critical ones, and models of these alone (NeuSemSlice, section 4.1)."""
 
 import math
 import os
@@ -16,9 +16,11 @@ from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Operation, instrumented
+from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.pruning.channels import routed_channels
+from nnslicer_tf.pruning.removal import mask_units, remove_units
 from nnslicer_tf.pruning.units import has_heads, is_removable
 
 _ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
@@ -284,3 +286,43 @@ def _chain(operation: Operation, im: InstrumentedModel, repeated: set[str]) -> t
 
 def _is_zero(values: Any) -> bool:
     return not keras.ops.convert_to_numpy(values).any()
+
+
+def masked(
+    model: ModelLike, critical: Mapping[str, np.ndarray], into: keras.Model | None = None
+) -> keras.Model:
+    """Return a copy of a model with all but the critical neurons masked (section 4.1).
+
+    Masking a neuron sets its parameters, and thus its value, to zero.
+
+    Args:
+        model: A Keras model; it is not changed.
+        critical: Layer → bool array `(units,)`; layers that are not named are unchanged.
+        into: A model from an earlier call, whose weights are replaced in place of a new copy.
+
+    Raises:
+        InvalidArgumentError: if the masks do not match the model's layers.
+        UnsupportedLayerError: if the model cannot be copied.
+    """
+    im = maskable(model)
+    return mask_units(im, check_critical(critical, neuron_layers(im)), into)
+
+
+def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.Model:
+    """Return a smaller model with only the critical neurons (section 4.1).
+
+    The others are removed with their normalisation and the weights that read them; the outputs are
+    those of the model with these neurons masked. Masked neurons that cannot be
+    removed, such as those that are added to critical ones, remain as zeros.
+
+    Arguments are those of `masked`.
+
+    Raises:
+        InvalidArgumentError: if the masks do not match the layers, or leave one without neurons.
+    """
+    im = maskable(model)
+    critical = check_critical(critical, neuron_layers(im))
+    for name, mask in critical.items():
+        if not mask.any():
+            raise InvalidArgumentError(f"Layer '{name}' would have no neurons. Keep at least one.")
+    return remove_units(im, critical)

@@ -39,11 +39,10 @@ class Criterion:
 
     Attributes:
         outputs: Indices of outputs, "predicted" for each sample's own top-1 class (of a map, at
-            each position, which needs granularity "activation"), or a mapping
-            from the name of an output or inner operation to indices of its neurons (row-major; of
-            its channels at "channel" granularity) or "all". The name of an output refers to its
-            logits, the values before a final softmax. A mapping with only one output may also
-            use "predicted".
+            each position, which needs granularity "activation"), or a mapping from the name of an
+            output or inner operation to indices of its neurons (row-major; of its channels at
+            "channel" granularity) or "all". The name of an output refers to its logits, the values
+            before a final softmax. A mapping with only one output may also use "predicted".
         until: Name of the last operation or layer to expand; by default, the walk continues to
             the input. `Criterion({"conv": "all"}, until="conv")` gives a local slice of it.
     """

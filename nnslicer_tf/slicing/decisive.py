@@ -46,21 +46,20 @@ class DecisiveSlices(ShownAsTable):
             "probability", both also with the slice alone and with the slice removed; "probability
             with nothing active" (of the answer), "empty answer" (with nothing active) and
             "probability of empty answer"; "divergence" (Kullback-Leibler, of the output with the
-            slice alone from the whole model's); "size" and "share" of the
-            slice; "kept" (whether it keeps the answer as required), "needed" (whether the model
-            gives another one without it), "minimal" (every unit was tried alone, and none can go),
-            "found" (kept, as needed as required, and no larger than `max_share`; with `at_least`
-            smaller than the whole model), "empty kept" (whether nothing active keeps it, too);
-            "donors kept" (with several donors, the share for which it keeps the answer);
-            "scope donors" (other samples, which no search has seen), "scope kept" (the share of
-            these for which it keeps the answer when inactive units take their values; with
-            `at_least` as required, else the answer alone), "scope bound" (the lower bound of that
-            share, with 95 % confidence, of Clopper and Pearson; with `at_least` that share if its
-            test was passed); for a class against others, "unseen samples", "unseen kept" and
-            "unseen bound" of the class, and "others", "others claimed" and "claims bound" of
-            samples of other classes; "other classes asked" of the same search (not the one that
-            nothing active gives), and "given" by a mask of at most this size that a search met;
-            "passes" (forward).
+            slice alone from the whole model's); "size" and "share" of the slice; "kept" (whether it
+            keeps the answer as required), "needed" (whether the model gives another one without
+            it), "minimal" (every unit was tried alone, and none can go), "found" (kept, as needed
+            as required, and no larger than `max_share`; with `at_least` smaller than the whole
+            model), "empty kept" (whether nothing active keeps it, too); "donors kept" (with several
+            donors, the share for which it keeps the answer); "scope donors" (other samples, which
+            no search has seen), "scope kept" (the share of these for which it keeps the answer when
+            inactive units take their values; with `at_least` as required, else the answer alone),
+            "scope bound" (the lower bound of that share, with 95 % confidence, of Clopper and
+            Pearson; with `at_least` that share if its test was passed); for a class against others,
+            "unseen samples", "unseen kept" and "unseen bound" of the class, and "others", "others
+            claimed" and "claims bound" of samples of other classes; "other classes asked" of the
+            same search (not the one that nothing active gives), and "given" by a mask of at most
+            this size that a search met; "passes" (forward).
         info: level, reference, and the other arguments; "untested": why the scope was not tested;
             "others": for each slice, the other answers asked, and whether each was given; "donors":
             number of donors; "kind": what an answer is; "names": the label, or the two classes,

@@ -29,7 +29,7 @@ from nnslicer_tf.attributions.background import (
     is_far,
     is_table,
 )
-from nnslicer_tf.attributions.deeplift import deeplift
+from nnslicer_tf.attributions.methods import deeplift
 from nnslicer_tf.attributions.problem import feature_operations
 from nnslicer_tf.attributions.shapley import batch_of
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError

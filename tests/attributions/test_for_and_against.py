@@ -7,7 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
-from nnslicer_tf.attributions.deeplift import deeplift
+from nnslicer_tf.attributions.methods import deeplift
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 
 RNG = np.random.default_rng(0)

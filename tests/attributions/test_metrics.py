@@ -9,7 +9,7 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
-from nnslicer_tf.attributions.gradients import sampled_gradients
+from nnslicer_tf.attributions.methods import sampled_gradients
 
 XPLIQUE = json.loads((Path(__file__).parent / "xplique.json").read_text(encoding="utf-8"))
 ZERO = np.zeros((8, 8, 1), np.float32)

@@ -13,7 +13,7 @@ from keras import ops
 
 from nnslicer_tf._checks import as_generator, check_count
 from nnslicer_tf.attributions import TargetLike
-from nnslicer_tf.attributions.gradients import between, mean_gradient
+from nnslicer_tf.attributions.methods import between, mean_gradient
 from nnslicer_tf.attributions.problem import Problem
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel

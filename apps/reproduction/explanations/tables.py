@@ -16,7 +16,7 @@ from sklearn import datasets
 import nnslicer_tf as nns
 from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
 from nnslicer_tf.attributions.background import Background
-from nnslicer_tf.attributions.deeplift import deeplift, deeplift_by_row
+from nnslicer_tf.attributions.methods import deeplift, deeplift_by_row
 from nnslicer_tf.attributions.problem import Problem
 from reproduction.explanations.settings import TableSettings
 from reproduction.result import ExperimentResult, ExperimentTable

@@ -177,8 +177,7 @@ def _lstm(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
     sources = ((x, kernels[0]), (h, kernels[1]))
     i, f, g, o = into.gates(cell, prefix, "ifgo", sources, shape)
     kept = into.add(_TIMES, f"{prefix}:kept", f, c)
-    added = into.add(_TIMES, f"{prefix}:added", i, g)
-    new = into.add(_PLUS, f"{prefix}:c", kept, added)
+    new = into.add(_PLUS, f"{prefix}:c", kept, into.add(_TIMES, f"{prefix}:added", i, g))
     out = into.activation(f"{prefix}:c:out", new, cell.activation)
     return into.add(_TIMES, f"{prefix}:h", o, out)
 
