@@ -13,7 +13,7 @@ from keras import ops
 from nnslicer_tf._checks import as_mask, check_name, with_article
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.ablation import Ablation, Network, maskable
-from nnslicer_tf.instrument.comparison import difference
+from nnslicer_tf.instrument.comparison import difference, free_count
 from nnslicer_tf.instrument.copies import copy_model, examples, rebuild, transfer
 from nnslicer_tf.instrument.functional import in_order, structure_of
 from nnslicer_tf.instrument.model import InstrumentedModel
@@ -186,6 +186,9 @@ def with_constants(
     if not keep:
         return copy
     network = Network(im, "synapse", False, im.output_operations, list(keep))
+    few = len(keras.tree.flatten(x)[0])
+    rows = np.resize(np.arange(few), free_count(few, im.operations))
+    x = keras.tree.map_structure(lambda values: values[rows], x)
     tensors = [ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
     base = {name: ops.convert_to_tensor(means[name][None], "float32") for name in network.bases}
     mask = ops.convert_to_tensor(_flat({name: keep[name] for name in network.shapes})[None])

@@ -5,6 +5,7 @@ only move values. Constants are read anew in every run, so that they follow the 
 """
 
 import inspect
+import operator
 import string
 from collections.abc import Callable
 from contextlib import suppress
@@ -238,7 +239,7 @@ def _where(operation: Any, call: LayerCall) -> tuple[Step, ...]:
         steps.append(Step("scale", compute, None, names[-1], (source, condition.place), shape))
     if len(names) == 1:
         return (*steps[:-1], replace(steps[-1], suffix=""))
-    return (*steps, Step("add", ops.add, sources=tuple(names)))
+    return (*steps, Step("add", operator.add, sources=tuple(names)))
 
 
 def _like(value: Any, x: Any) -> Any:
