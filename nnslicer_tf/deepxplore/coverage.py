@@ -47,7 +47,7 @@ class CountedNeurons:
         def counts(operation: Operation) -> bool:
             if operation.kind == RECURRENCE:
                 return operation.name.endswith(":h")
-            return not operation.part and operation.kind not in ("input", "mask", "routing")
+            return operation.ends and operation.kind not in ("input", "mask", "routing")
 
         check_name("granularity", granularity, GRANULARITIES)
         im = instrumented(im)
