@@ -180,10 +180,19 @@ def with_constants(
     configs |= {key: {**configs.get(key, {}), "activation": None} for key in inputs}
     shapes = list(im.input_shapes.values())  # those of the constants
     copy = rebuild(im.functional, values, configs, after=after, shapes=shapes)
+    refusal = UnsupportedLayerError(
+        f"No copy with constants computes what the masked model '{im.model.name}' does: no "
+        "constant can follow a layer that is inside an own layer, or in a nested model that is "
+        "called with different means. Omit the means, or use "
+        "instrument.Ablation(model, means).model."
+    )
+    for key, read in inputs.items():
+        added = calls.get(key, -1) + 1  # the calls of a nested model share what is added inside
+        alike = added and all(np.array_equal(means[name], means[read[0]]) for name in read)
+        if added < len(read) and not alike:
+            raise refusal
     x = examples(im.functional, shapes)
-    if x is None:
-        return copy
-    if not keep:
+    if x is None or not keep:
         return copy
     network = Network(im, "synapse", False, im.output_operations, list(keep))
     few = len(keras.tree.flatten(x)[0])
@@ -194,14 +203,9 @@ def with_constants(
     mask = ops.convert_to_tensor(_flat({name: keep[name] for name in network.shapes})[None])
     expected = network.run(mask, tensors, base, network.sums_of(base))
     found = keras.tree.flatten(copy(x, training=False))
-    for name, value, output in zip(im.output_operations, expected, found, strict=True):
-        if difference(value, output, tolerance=0.1 if im.graph.has_halves else 1e-3) > 1:
-            raise UnsupportedLayerError(
-                f"The masked copy of model '{im.model.name}' does not compute the masked model's "
-                f"output '{name}': no constant can follow a layer that is inside an own layer, or "
-                "in a nested model that is called with different means. Omit the means, or use "
-                "instrument.Ablation(model, means).model."
-            )
+    tolerance = 0.1 if im.graph.has_halves else 1e-3
+    if any(difference(*pair, tolerance) > 1 for pair in zip(expected, found, strict=True)):
+        raise refusal
     return copy
 
 
