@@ -106,9 +106,9 @@ def compare_with_original(
             )
     # A sample gives the same in other company; loops are compiled, for this number of samples only.
     few_rows = free_count(2, graph.operations.values())
-    companies: Sequence[Sequence[int]] = [np.resize(rows, few_rows) for rows in _COMPANIES]
+    companies: list[list[int]] = [np.resize(rows, few_rows).tolist() for rows in _COMPANIES]
     if graph.has_long_loops:
-        companies = ([0] * samples,) if samples > 1 else ()
+        companies = [[0] * samples] if samples > 1 else []
     for rows in companies if any(_may_mix(call.layer) for call in trace.calls) else ():
         rows = [row % samples for row in rows]
         pairs = zip(expected, outputs([v[rows] for v in x]), strict=True)
