@@ -193,6 +193,8 @@ class SliceDetector(VotingDetector):
         super().check_parameters()
         check_name("preset", self.preset, PRESETS)
         check_count("max_synapses", self.max_synapses)
+        if self.kernels is not None and not self.kernels:
+            raise InvalidArgumentError("`kernels` is empty. Omit it for those of the preset.")
         for name in self.kernels or ():
             check_name("kernel", name, self.im.kernels)
 
