@@ -208,9 +208,8 @@ class Coverage(ShownAsTable, ABC):
             header = file.header
             items = self._per_neuron  # files of version 0.1 do not have it
             items = file.value("items", int, least=1) if "items" in header else items
-            stored = (header["kind"], header["options"], header["fingerprint"], items)
             own = (type(self).__name__, self._options, self.im.fingerprint, self._per_neuron)
-            if stored != own:
+            if (header["kind"], header["options"], header["fingerprint"], items) != own:
                 raise ProfileMismatchError(
                     f"'{path}' belongs to a different model, criterion or settings: "
                     f"{header['kind']} {header['options']}. Expected: {self!r}"

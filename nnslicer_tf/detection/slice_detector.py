@@ -208,8 +208,7 @@ class SliceDetector(VotingDetector):
                 f"A {cls.__name__} is loaded with its slicer: {cls.__name__}.load(path, slicer). "
                 f"Received: {type(source).__name__}"
             )
-        theta = parameters.pop("theta")
-        return cls(source.at_theta(theta), **parameters)
+        return cls(source.at_theta(parameters.pop("theta")), **parameters)
 
 
 def spread(items: Sequence[str], count: int = MAX_LOCAL_LAYERS) -> list[str]:
@@ -225,9 +224,8 @@ def _drop(view: Any, evidence: Evidence) -> Any:
 def _joint(detector: SliceDetector) -> list[Vote]:
     names, most = detector.depths(), MAX_JOINT_SYNAPSES
     ridge = partial(RidgeMargin, detector.alpha)
-    plain = detector.slice_vote("joint", names, ridge(), most, two_sided=True, local=True)
     views = (detector.slice_vote(f"joint, {v}", names, ridge(), most, view=v) for v in VIEWS)
-    return [plain, *views]
+    return [detector.slice_vote("joint", names, ridge(), most, two_sided=True, local=True), *views]
 
 
 EVIDENCE: dict[str, Callable[[SliceDetector], list[Vote]]] = {

@@ -38,8 +38,7 @@ def ablated_model(
 ) -> keras.Model:
     """Return a model of an ablation's masks; see `Ablation.model`."""
     im, network, reference = ablation.im, ablation.network, ablation.reference
-    in_weights = network.by_weight or (ablation.level == "synapse" and isinstance(reference, Zero))
-    if in_weights:
+    if network.by_weight or (ablation.level == "synapse" and isinstance(reference, Zero)):
         model = copy_model(im.model, im.given_shape) if into is None else into
         shapes = [sorted(tuple(w.shape) for w in one.weights) for one in (model, im.model)]
         if into is not None and shapes[0] != shapes[1]:
@@ -97,8 +96,7 @@ def _with_weights(
     original = im.model
     if type(model) is not type(original):  # it lists its layers in another order
         original = im.functional
-    variables = list(zip(original.variables, model.variables, strict=True))
-    for variable, twin in variables:
+    for variable, twin in zip(original.variables, model.variables, strict=True):
         twin.assign(values.get(id(variable), ops.convert_to_numpy(variable)))
     return model
 
@@ -195,9 +193,8 @@ def with_constants(
     if x is None or not keep:
         return copy
     network = Network(im, "synapse", False, im.output_operations, list(keep))
-    few = len(keras.tree.flatten(x)[0])
-    rows = np.resize(np.arange(few), free_count(few, im.operations))
-    x = keras.tree.map_structure(lambda values: values[rows], x)
+    count = free_count(4, im.operations)
+    x = keras.tree.map_structure(lambda v: np.resize(v, (count, *v.shape[1:])), x)
     tensors = [ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
     base = {name: ops.convert_to_tensor(means[name][None], "float32") for name in network.bases}
     mask = ops.convert_to_tensor(_flat({name: keep[name] for name in network.shapes})[None])

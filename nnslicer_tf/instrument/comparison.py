@@ -230,8 +230,7 @@ def _explain(graph: Graph, trace: Trace, inputs: Sequence[Any], tolerance: float
         else:
             bound = inspect.BoundArguments(inspect.signature(call.layer.call), arguments)
             result = call.layer(*bound.args, **bound.kwargs)
-        theirs = keras.tree.flatten(result)
-        for tensor, original in zip(call.outputs, theirs, strict=False):
+        for tensor, original in zip(call.outputs, keras.tree.flatten(result), strict=False):
             ours = values[graph.names[tensor]]
             if difference(original, ours, tolerance, finite_rows=1) <= 1:
                 continue

@@ -128,13 +128,12 @@ def rows_as_groups(
 
     def by_rows(x: Any, kernels: Any) -> Any:
         *lead, inputs, outputs = kernels.shape[1:]
-        channels = ops.reshape(ops.moveaxis(x, 0, -2), (1, *x.shape[1:-1], -1))
         if depthwise:
             joined = ops.reshape(ops.moveaxis(kernels, 0, -3), (*lead, -1, outputs))
             outputs *= inputs
         else:
             joined = ops.reshape(ops.moveaxis(kernels, 0, -2), (*lead, inputs, -1))
-        y = convolve(channels, joined)
+        y = convolve(ops.reshape(ops.moveaxis(x, 0, -2), (1, *x.shape[1:-1], -1)), joined)
         return ops.moveaxis(ops.reshape(y, (*y.shape[1:-1], -1, outputs)), -2, 0)
 
     return by_rows

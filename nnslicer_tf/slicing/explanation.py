@@ -180,8 +180,7 @@ class Explanation(ShownAsTable):
             part of the layer's magnitudes), value and usual value (means over positions).
         """
         calls = {name: re.sub(r"#\d+", "", name) for name in self.amounts.neurons}
-        names = set(calls.values())
-        weighted = {operation_of(kernel, names) for kernel in self.slice.synapses}
+        weighted = {operation_of(kernel, calls.values()) for kernel in self.slice.synapses}
         rows = []
         for name, neurons in reversed(self.amounts.neurons.items()):
             if calls[name] not in weighted:
@@ -352,5 +351,4 @@ class Explanation(ShownAsTable):
 def _largest(sizes: np.ndarray, most: int) -> list[int]:
     """Return the indices of the `most` largest positive sizes, in descending order."""
     check_count("most", most)
-    order = np.argsort(-sizes, kind="stable")[:most]
-    return [int(i) for i in order if sizes[i] > 0]
+    return [int(i) for i in np.argsort(-sizes, kind="stable")[:most] if sizes[i] > 0]

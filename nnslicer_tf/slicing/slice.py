@@ -325,8 +325,7 @@ def operation_of(kernel: str, names: Container[str]) -> str:
     layer, _, part = kernel.rpartition("/")
     states = (f"{layer}:h", f"{':'.join(layer.rsplit('/', 1))}:h")  # of a direction
     sums = (f"{kernel}:pre", kernel, f"{layer}:{part}", f"{layer}/scores:sum", f"{layer}:pre")
-    known = (*states, *sums, layer)
-    return next((name for name in known if name in names), kernel)
+    return next((name for name in (*states, *sums, layer) if name in names), kernel)
 
 
 def _joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:

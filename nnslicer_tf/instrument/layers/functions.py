@@ -155,10 +155,9 @@ def linear_steps(
         return ops.concatenate([ops.reshape(x, (ops.shape(x)[0], -1)) for x in tensors], axis=1)
 
     flat, last = f"{suffix}:flat", f"{suffix}:sum"
-    total = sum_step(replace(synapses, is_constant=True), last, (outputs,))
     steps = [
         Step("routing", side_by_side, None, flat, tuple(range(len(sizes))), (size,)),
-        replace(total, sources=(flat,)),
+        replace(sum_step(replace(synapses, is_constant=True), last, (outputs,)), sources=(flat,)),
     ]
     if np.any(offset):
         added = at_zero if follows else offset

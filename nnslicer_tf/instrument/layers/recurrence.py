@@ -175,11 +175,9 @@ def _lstm(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
             replace(kernels[1], apply=cell.recurrent_conv, build_taps=taps, by_rows=None),
         )
     h, c = into.state(f"{prefix}:h", shape), into.state(f"{prefix}:c", shape)
-    sources = ((x, kernels[0]), (h, kernels[1]))
-    i, f, g, o = into.gates(cell, prefix, "ifgo", sources, shape)
+    i, f, g, o = into.gates(cell, prefix, "ifgo", ((x, kernels[0]), (h, kernels[1])), shape)
     kept = into.add(_TIMES, f"{prefix}:kept", f, c)
-    added = into.add(_TIMES, f"{prefix}:added", i, g)
-    new = into.add(_PLUS, f"{prefix}:c", kept, added)
+    new = into.add(_PLUS, f"{prefix}:c", kept, into.add(_TIMES, f"{prefix}:added", i, g))
     out = into.activation(f"{prefix}:c:out", new, cell.activation)
     return into.add(_TIMES, f"{prefix}:h", o, out)
 
