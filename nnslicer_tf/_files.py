@@ -187,12 +187,11 @@ def write_archive(
         )
     text = json.dumps({"format": kind, **header}, default=np.generic.item)  # of NumPy's numbers
     members: dict[str, Any] = {"header": np.array(text), **arrays}
-    unpacked = sum(array.nbytes for array in members.values())
     with atomic_path(path, replace=replace) as temporary:
         for save in (np.savez_compressed, np.savez) if compress else (np.savez,):
             with temporary.open("wb") as file:
                 save(file, **members)
-            if not _unpacks_to_too_much(unpacked, temporary):
+            if not _unpacks_to_too_much(sum(array.nbytes for array in members.values()), temporary):
                 break
 
 

@@ -28,7 +28,8 @@ def text_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         table.add_row(*map(str, row))
     text = StringIO()
     # In Jupyter, a console would display the table instead of writing it.
-    Console(file=text, width=_WIDEST, color_system=None, force_jupyter=False).print(table)
+    as_it_is = {"color_system": None, "force_jupyter": False, "markup": False, "emoji": False}
+    Console(file=text, width=_WIDEST, **as_it_is).print(table)  # type: ignore[arg-type]
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
 

@@ -169,8 +169,7 @@ def selective_optimizer(
 
 def set_dropout_seeds(model: keras.Model, seeds: Sequence[int]) -> None:
     """Set the random states of layers such as dropout; copies and files do not preserve them."""
-    states = [v for v in model.variables if v.path.endswith(_STATE)]
-    for i, state in enumerate(states):
+    for i, state in enumerate([v for v in model.variables if v.path.endswith(_STATE)]):
         state.assign(np.random.SeedSequence([*seeds, i]).generate_state(2))
 
 

@@ -87,9 +87,8 @@ _define_operators()
 @intrinsic
 def pointer(typing, array):
     """Return a pointer to the first value of a C-ordered array."""
-    result = types.CPointer(array.dtype)
     return (
-        result(array),
+        types.CPointer(array.dtype)(array),
         lambda context, builder, sig, args: (
             context.make_array(sig.args[0])(context, builder, args[0]).data
         ),
@@ -175,8 +174,7 @@ def widen(typing, vector):
 @intrinsic
 def bits(typing, value):
     """Return the bits of float32 as integers; those of magnitudes have the magnitudes' order."""
-    is_vector = value is floats
-    result, llvm = (integers, integers.llvm) if is_vector else (types.int32, ir.IntType(32))
+    result, llvm = (integers, integers.llvm) if value is floats else (types.int32, ir.IntType(32))
     return result(value), _code(lambda b, x: b.bitcast(x, llvm))
 
 

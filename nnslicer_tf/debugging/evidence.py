@@ -101,8 +101,7 @@ def gradient(
         x = samples.x[batch]
         values = im.capture(x, len(x))
         changes = {name: values[name] - usual.get(name, np.float32(0)) for name in names}
-        parts = slopes_of(arrays_of(x), directions[batch])
-        slopes = dict(zip(names, parts, strict=True))
+        slopes = dict(zip(names, slopes_of(arrays_of(x), directions[batch]), strict=True))
         for name in names:
             neurons[name] += (slopes[name] * changes[name]).sum(axis=0, dtype=np.float64)
         # The gradient by the weights, with the changes of the inputs as inputs.
@@ -203,14 +202,12 @@ def adjustment(im: InstrumentedModel, runs: Runs, progress: bool = False) -> Sus
         return best
 
     from_failing, from_passing = (min(size, _MAX_PATCHED // 4) for size in sizes)
-    few = np.r_[:from_failing, sizes[0] : sizes[0] + from_passing]
-    rough = gains(candidates, few)
+    rough = gains(candidates, np.r_[:from_failing, sizes[0] : sizes[0] + from_passing])
     best = np.argsort(-rough, kind="stable")[:_FINALISTS]
     scores = np.zeros(ablation.units)
     scores[np.argsort(to_mean, kind="stable")] = np.arange(ablation.units) / (4 * ablation.units)
     scores[candidates[np.argsort(rough, kind="stable")]] = np.linspace(0.25, 0.5, len(candidates))
-    exact = gains(candidates[best], np.arange(len(x)))
-    scores[candidates[best]] = 0.5 + np.maximum(exact, 0)
+    scores[candidates[best]] = 0.5 + np.maximum(gains(candidates[best], np.arange(len(x))), 0)
     # A sum that never changes does nothing: where such units are rare, they come first.
     if len(always) <= max(1, _RARE * ablation.units):
         scores[always[rough[: len(always)] > 0]] += 1

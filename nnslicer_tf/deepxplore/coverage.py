@@ -47,7 +47,7 @@ class CountedNeurons:
         def counts(operation: Operation) -> bool:
             if operation.kind == RECURRENCE:
                 return operation.name.endswith(":h")
-            return not operation.part and operation.kind not in ("input", "mask", "routing")
+            return operation.ends and operation.kind not in ("input", "mask", "routing")
 
         check_name("granularity", granularity, GRANULARITIES)
         im = instrumented(im)
@@ -209,9 +209,8 @@ class Coverage(ShownAsTable, ABC):
             header = file.header
             items = self._per_neuron  # files of version 0.1 do not have it
             items = file.value("items", int, least=1) if "items" in header else items
-            stored = (header["kind"], header["options"], header["fingerprint"], items)
             own = (type(self).__name__, self._options, self.im.fingerprint, self._per_neuron)
-            if stored != own:
+            if (header["kind"], header["options"], header["fingerprint"], items) != own:
                 raise ProfileMismatchError(
                     f"'{path}' belongs to a different model, criterion or settings: "
                     f"{header['kind']} {header['options']}. Expected: {self!r}"

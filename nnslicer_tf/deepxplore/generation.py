@@ -196,9 +196,8 @@ def generate(
     answers = [im.classes.from_outputs(im.predict(seeds, batch_size)) for im in ims]
     predicted = np.stack(answers, axis=1)
     agree = (predicted == predicted[:, :1]).all(axis=1)
-    names = [f"models[{i}]" for i in range(len(ims))]
     remedy = "Scale the seeds as for training, or use InstrumentedModel(model, preprocess=…)."
-    warn_of_answers(predicted, labels, names, remedy)
+    warn_of_answers(predicted, labels, [f"models[{i}]" for i in range(len(ims))], remedy)
     differences: list[tuple[np.ndarray, ...]] = []  # input, seed, predictions, label, iteration
 
     def add(x: np.ndarray, *columns: np.ndarray) -> None:

@@ -35,12 +35,12 @@ def false_alarms(
     Of a threshold that was `fixed` beforehand, it is Clopper and Pearson's. One that is the k-th
     smallest of n held-out scores is exceeded by a new score with a probability that has, over draws
     of these inputs, the distribution Beta(n + 1 − k, k), for any continuous distribution of the
-    scores. Where held-out scores tie with it, the rate can be lower: the lower end is then Clopper
-    and Pearson's, too.
+    scores. Scores that tie are not continuous: the rate can be lower, and is 0 at a threshold that
+    is the largest possible score. The lower end is then Clopper and Pearson's, too.
     """
     count = len(normal_scores)
     above = int((normal_scores > threshold).sum())
-    fixed = fixed or int((normal_scores == threshold).sum()) > 1
+    fixed = fixed or len(np.unique(normal_scores)) < count
     low = beta.ppf(0.025, above + (not fixed), count - above + fixed) if above or not fixed else 0.0
     high = beta.ppf(0.975, above + 1, count - above) if above < count else 1.0
     return above / count, float(low), float(high)

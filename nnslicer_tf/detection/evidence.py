@@ -153,8 +153,7 @@ class Evidence:
                 vectors[first : first + count] = np.concatenate(rows, axis=1)
                 first += count
         # Class 0 has the score -z, to which amounts are opposite; counts are equal for both.
-        by_amount = slicer.contribution == "amount"
-        if by_amount and outputs == PREDICTED and self.im.classes.is_binary:
+        if slicer.contribution == "amount" and outputs == PREDICTED and self.im.classes.is_binary:
             vectors *= np.where(self.predicted == 1, 1, -1)[:, None]
         return vectors
 

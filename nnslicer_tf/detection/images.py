@@ -85,8 +85,7 @@ def spectrum(x: Any, grouping: str) -> Any:
         # (a + bi)(c + di) of the two transforms, on real images.
         a, b, c, d = rows.real, rows.imag, columns.real, columns.imag
         real = _transform(planes, a, c) - _transform(planes, b, d)
-        imaginary = _transform(planes, a, d) + _transform(planes, b, c)
-        power = xp.square(real) + xp.square(imaginary)
+        power = xp.square(real) + xp.square(_transform(planes, a, d) + _transform(planes, b, c))
         frequency = np.hypot(*np.meshgrid(fft.fftfreq(height), fft.rfftfreq(width), indexing="ij"))
         # The last ring includes the corners, beyond half a period per pixel.
         ring = np.minimum((frequency * 2 * (_RINGS - 1)).astype(int), _RINGS - 1).ravel()

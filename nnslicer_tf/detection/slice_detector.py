@@ -193,6 +193,8 @@ class SliceDetector(VotingDetector):
         super().check_parameters()
         check_name("preset", self.preset, PRESETS)
         check_count("max_synapses", self.max_synapses)
+        if self.kernels is not None and not self.kernels:
+            raise InvalidArgumentError("`kernels` is empty. Omit it for those of the preset.")
         for name in self.kernels or ():
             check_name("kernel", name, self.im.kernels)
 
@@ -222,9 +224,8 @@ def _drop(view: Any, evidence: Evidence) -> Any:
 def _joint(detector: SliceDetector) -> list[Vote]:
     names, most = detector.depths(), MAX_JOINT_SYNAPSES
     ridge = partial(RidgeMargin, detector.alpha)
-    plain = detector.slice_vote("joint", names, ridge(), most, two_sided=True, local=True)
     views = (detector.slice_vote(f"joint, {v}", names, ridge(), most, view=v) for v in VIEWS)
-    return [plain, *views]
+    return [detector.slice_vote("joint", names, ridge(), most, two_sided=True, local=True), *views]
 
 
 EVIDENCE: dict[str, Callable[[SliceDetector], list[Vote]]] = {

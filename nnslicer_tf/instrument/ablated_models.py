@@ -13,7 +13,7 @@ from keras import ops
 from nnslicer_tf._checks import as_mask, check_name, with_article
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.ablation import Ablation, Network, maskable
-from nnslicer_tf.instrument.comparison import difference
+from nnslicer_tf.instrument.comparison import difference, free_count
 from nnslicer_tf.instrument.copies import copy_model, examples, rebuild, transfer
 from nnslicer_tf.instrument.functional import in_order, structure_of
 from nnslicer_tf.instrument.model import InstrumentedModel
@@ -38,8 +38,7 @@ def ablated_model(
 ) -> keras.Model:
     """Return a model of an ablation's masks; see `Ablation.model`."""
     im, network, reference = ablation.im, ablation.network, ablation.reference
-    in_weights = network.by_weight or (ablation.level == "synapse" and isinstance(reference, Zero))
-    if in_weights:
+    if network.by_weight or (ablation.level == "synapse" and isinstance(reference, Zero)):
         model = copy_model(im.model, im.given_shape) if into is None else into
         shapes = [sorted(tuple(w.shape) for w in one.weights) for one in (model, im.model)]
         if into is not None and shapes[0] != shapes[1]:
@@ -97,8 +96,7 @@ def _with_weights(
     original = im.model
     if type(model) is not type(original):  # it lists its layers in another order
         original = im.functional
-    variables = list(zip(original.variables, model.variables, strict=True))
-    for variable, twin in variables:
+    for variable, twin in zip(original.variables, model.variables, strict=True):
         twin.assign(values.get(id(variable), ops.convert_to_numpy(variable)))
     return model
 
@@ -180,25 +178,31 @@ def with_constants(
     configs |= {key: {**configs.get(key, {}), "activation": None} for key in inputs}
     shapes = list(im.input_shapes.values())  # those of the constants
     copy = rebuild(im.functional, values, configs, after=after, shapes=shapes)
+    refusal = UnsupportedLayerError(
+        f"No copy with constants computes what the masked model '{im.model.name}' does: no "
+        "constant can follow a layer that is inside an own layer, or in a nested model that is "
+        "called with different means. Omit the means, or use "
+        "instrument.Ablation(model, means).model."
+    )
+    for key, read in inputs.items():
+        added = calls.get(key, -1) + 1  # the calls of a nested model share what is added inside
+        alike = added and all(np.array_equal(means[name], means[read[0]]) for name in read)
+        if added < len(read) and not alike:
+            raise refusal
     x = examples(im.functional, shapes)
-    if x is None:
-        return copy
-    if not keep:
+    if x is None or not keep:
         return copy
     network = Network(im, "synapse", False, im.output_operations, list(keep))
+    count = free_count(4, im.operations)
+    x = keras.tree.map_structure(lambda v: np.resize(v, (count, *v.shape[1:])), x)
     tensors = [ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
     base = {name: ops.convert_to_tensor(means[name][None], "float32") for name in network.bases}
     mask = ops.convert_to_tensor(_flat({name: keep[name] for name in network.shapes})[None])
     expected = network.run(mask, tensors, base, network.sums_of(base))
     found = keras.tree.flatten(copy(x, training=False))
-    for name, value, output in zip(im.output_operations, expected, found, strict=True):
-        if difference(value, output, tolerance=0.1 if im.graph.has_halves else 1e-3) > 1:
-            raise UnsupportedLayerError(
-                f"The masked copy of model '{im.model.name}' does not compute the masked model's "
-                f"output '{name}': no constant can follow a layer that is inside an own layer, or "
-                "in a nested model that is called with different means. Omit the means, or use "
-                "instrument.Ablation(model, means).model."
-            )
+    tolerance = 0.1 if im.graph.has_halves else 1e-3
+    if any(difference(*pair, tolerance) > 1 for pair in zip(expected, found, strict=True)):
+        raise refusal
     return copy
 
 

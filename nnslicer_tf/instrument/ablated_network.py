@@ -105,8 +105,7 @@ class Rows:
 
     def _each(self, change: Callable[[Any], Any], samples: int, donors: int) -> "Rows":
         def of(part: dict[str, Any]) -> dict[str, Any]:
-            shared = self.of_weights
-            return {n: v if shared or len(v) == 1 else change(v) for n, v in part.items()}
+            return {n: v if self.of_weights or len(v) == 1 else change(v) for n, v in part.items()}
 
         inputs, base, constants = map(change, self.inputs), of(self.base), of(self.constants)
         return Rows(list(inputs), base, constants, samples, donors, self.of_weights)

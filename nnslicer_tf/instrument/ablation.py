@@ -271,9 +271,8 @@ class Ablation:
 
     def masks(self, mask: Mask) -> dict[str, np.ndarray]:
         """Return a mask by name, each of its shape in `shapes`, float32."""
-        flat = self._flat(mask, 0)
         sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
-        parts = np.split(flat, np.cumsum(sizes)[:-1])
+        parts = np.split(self._flat(mask, 0), np.cumsum(sizes)[:-1])
         return {
             name: part.reshape(shape)
             for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)

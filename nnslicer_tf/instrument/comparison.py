@@ -5,7 +5,8 @@ It costs two forward passes of two samples, of more if they are small. The error
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ from nnslicer_tf.instrument.data import Bounds
 from nnslicer_tf.instrument.expansion import Constant
 from nnslicer_tf.instrument.functional import structure_of
 from nnslicer_tf.instrument.graph import HALVES, Graph
+from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.instrument.tracing import TensorAt, Trace
 
 SCALES = (1.0, 50.0, 0.01, 0.0, 5.0)
@@ -44,6 +46,7 @@ def compare_with_original(
         samples = 1
     elif functional.count_params() > MAX_WEIGHTS_OF_MANY:  # a subclassed model may not be built
         samples = min(samples, len(SCALES))
+    samples = free_count(samples, graph.operations.values())
     rng = np.random.default_rng(0)
     x = []
     for name, tensor in zip(graph.inputs, functional.inputs, strict=True):
@@ -102,9 +105,10 @@ def compare_with_original(
                 "same for all values: write it without Python conditions on values."
             )
     # A sample gives the same in other company; loops are compiled, for this number of samples only.
-    companies: Sequence[list[int]] = _COMPANIES if samples > 1 else ([0, 0],)
+    few_rows = free_count(2, graph.operations.values())
+    companies: list[list[int]] = [np.resize(rows, few_rows).tolist() for rows in _COMPANIES]
     if graph.has_long_loops:
-        companies = ([0] * samples,) if samples > 1 else ()
+        companies = [[0] * samples] if samples > 1 else []
     for rows in companies if any(_may_mix(call.layer) for call in trace.calls) else ():
         rows = [row % samples for row in rows]
         pairs = zip(expected, outputs([v[rows] for v in x]), strict=True)
@@ -119,6 +123,16 @@ def compare_with_original(
                 "of single samples; compute along the other axes only."
             )
     return examples
+
+
+def free_count(least: int, operations: Iterable[Operation]) -> int:
+    """Return a number of samples that no axis of an operation has, at least `least`.
+
+    Where the samples are as many as the channels, `keras.ops.add` on TensorFlow takes `(samples,
+    1)` for a bias, and adds it along the other axis: the original's values would be wrong.
+    """
+    taken = {extent for operation in operations for extent in operation.shape}
+    return next(n for n in count(least) if n not in taken)
 
 
 def _may_mix(layer: Any) -> bool:
@@ -216,8 +230,7 @@ def _explain(graph: Graph, trace: Trace, inputs: Sequence[Any], tolerance: float
         else:
             bound = inspect.BoundArguments(inspect.signature(call.layer.call), arguments)
             result = call.layer(*bound.args, **bound.kwargs)
-        theirs = keras.tree.flatten(result)
-        for tensor, original in zip(call.outputs, theirs, strict=False):
+        for tensor, original in zip(call.outputs, keras.tree.flatten(result), strict=False):
             ours = values[graph.names[tensor]]
             if difference(original, ours, tolerance, finite_rows=1) <= 1:
                 continue

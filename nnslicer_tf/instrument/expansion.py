@@ -79,9 +79,8 @@ def of_constants(layer: keras.Operation, args: tuple, kwargs: Mapping, specs: An
         now = keras.tree.map_structure(current, (args, kwargs))
         return keras.tree.flatten(layer(*now[0], **now[1]))[place]
 
-    variables = variables_of((args, kwargs))
     leaves = [
-        Constant(partial(read, place), spec.shape, spec.dtype, True, variables)
+        Constant(partial(read, place), spec.shape, spec.dtype, True, variables_of((args, kwargs)))
         for place, spec in enumerate(keras.tree.flatten(specs))
     ]
     return keras.tree.pack_sequence_as(specs, leaves)
@@ -144,9 +143,8 @@ def expand(
     ids of boolean tensors that are not masks. Returns None if the function returns NotImplemented;
     raises UnsupportedLayerError if it fails on symbolic tensors, or moves the batch axis.
     """
-    received = keras.tree.flatten(structure)
     weights = getattr(layer, "weights", [])
-    sizes = {n for x in (*received, *weights) for n in getattr(x, "shape", ())}
+    sizes = {n for x in (*keras.tree.flatten(structure), *weights) for n in getattr(x, "shape", ())}
     batch = next(n for n in _BATCHES if n not in sizes)
     run = partial(_run, layer, call, structure, masks, values, batch, path)
     expansion = run()
@@ -459,12 +457,11 @@ def _own_operators(variable: keras.Variable) -> keras.Variable:
 
     def operator(name: str) -> Callable[..., Any]:
         function = getattr(ops, _OPERATORS[name.strip("_").removeprefix("r")])
-        reverse = name.startswith("__r")
 
         def apply(self: Any, other: Any) -> Any:
             if not isinstance(other, keras.KerasTensor):
                 return getattr(variable, name)(other)
-            return function(*((other, self) if reverse else (self, other)))
+            return function(*((other, self) if name.startswith("__r") else (self, other)))
 
         return apply
 

@@ -258,6 +258,7 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
             compute=step.compute,
             keras_layer=call.layer,
             mask=mask,
+            ends=not others and (step.ends or not step.suffix),
         )
         graph.add(operation)
         previous = (operation.name,)

@@ -342,10 +342,9 @@ def _normalised(graph: Graph, ending: Ending, flat: bool) -> str:
         x = ops.reshape(x, (-1, *shape)) if flat else x
         return final.compute(sign * x + threshold if moves else x)
 
-    changed = replace(
-        final, compute=compute_final, inputs=(source.name,), input_shapes=(source.shape,)
+    graph.add(
+        replace(final, compute=compute_final, inputs=(source.name,), input_shapes=(source.shape,))
     )
-    graph.add(changed)
     graph.operations.update({operation.name: operation for operation in later})
     return source.name
 

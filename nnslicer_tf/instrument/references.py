@@ -144,8 +144,7 @@ class Weights(Reference):
             ("variable", [[(v.path, v.shape) for v in one.functional.variables] for one in both]),
             ("operation", [[(o.name, o.shape) for o in one.operations] for one in both]),
         ):
-            pairs = zip_longest(*versions, fillvalue=("nothing", ()))
-            for (name, shape), (twin, of_twin) in pairs:
+            for (name, shape), (twin, of_twin) in zip_longest(*versions, fillvalue=("nothing", ())):
                 if shape != of_twin:
                     raise InvalidArgumentError(
                         f"The versions have different architectures: {what} '{name}' of shape "

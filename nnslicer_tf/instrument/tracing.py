@@ -444,7 +444,6 @@ class _Visitor:
         same = own[0] is not None and all(mask is own[0] for mask in own)
         if same and isinstance(layer, _MERGES) and own[0].shape == found.shape:
             return own[0]
-        known = [mask for mask in own if mask is not None]
 
         def make(*values: Any) -> Any:
             stream = iter(values[len(tensors) :])
@@ -452,7 +451,7 @@ class _Visitor:
             result = compute(_replaced(first, values), _replaced(first, present))
             return next(v for v in keras.tree.flatten(result) if v is not None)
 
-        inputs = [*tensors, *known]
+        inputs = [*tensors, *(mask for mask in own if mask is not None)]
         mask = keras.KerasTensor(found.shape, dtype="bool")
         self._alive.extend((mask, result))
         self.calls.append(

@@ -8,6 +8,7 @@
 | Keras compiles a convolution of several groups by XLA, for every shape, as TensorFlow lacks some on CPUs without oneDNN | Keras 3.15 | `grouped_convolution`, where TensorFlow has its gradients |
 | `MultiHeadAttention` removes the masks of its inputs | Keras 3.15 | `tracing.attention_takes_masks` |
 | `keras.ops.scan` needs results of the carry's structure on TensorFlow | Keras 3 | `backend.over_time` |
+| `keras.ops.add` takes `(samples, 1)` for a bias where there are as many channels as samples, and any operand that a batch of one makes look like one | Keras 3.15, TensorFlow | `operator.add` in all steps, `comparison.free_count` where the model itself runs |
 | eagerpy mixes dtypes with a function that NumPy 2 removed | eagerpy 0.30 | labels are int64 in `detection.attacks` |
 """  # noqa: E501
 
@@ -127,13 +128,12 @@ def rows_as_groups(
 
     def by_rows(x: Any, kernels: Any) -> Any:
         *lead, inputs, outputs = kernels.shape[1:]
-        channels = ops.reshape(ops.moveaxis(x, 0, -2), (1, *x.shape[1:-1], -1))
         if depthwise:
             joined = ops.reshape(ops.moveaxis(kernels, 0, -3), (*lead, -1, outputs))
             outputs *= inputs
         else:
             joined = ops.reshape(ops.moveaxis(kernels, 0, -2), (*lead, inputs, -1))
-        y = convolve(channels, joined)
+        y = convolve(ops.reshape(ops.moveaxis(x, 0, -2), (1, *x.shape[1:-1], -1)), joined)
         return ops.moveaxis(ops.reshape(y, (*y.shape[1:-1], -1, outputs)), -2, 0)
 
     return by_rows

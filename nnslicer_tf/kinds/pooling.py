@@ -20,14 +20,13 @@ def _average(
 ) -> list[np.ndarray | None]:
     """Propagate CONTRIB with exclusion by Δx / k; padding does not count."""
     x, *mask = inputs
-    counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
     received = sums.average(
         flat(signs),
         flat(output.reference),
         flat(x.delta),
         node.table,
         theta,
-        counts,
+        (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None,
         by_sum=output.is_relative_to_sum and x.mask is not None,
     )
     return [received.reshape(x.captured.shape), *(None for _ in mask)]

@@ -61,9 +61,8 @@ def _product_table(operation: Operation, layout: Layout) -> list[Arrangement]:
         extents |= dict(zip(axes[1:], shape, strict=True))
 
     def arrangement(axes: str, first: str, last: str) -> Arrangement:
-        order = tuple(axes.index(axis) for axis in common + first + last)
         sizes = (int(np.prod([extents[axis] for axis in part])) for part in (first, last))
-        return Arrangement(order, (-1, *sizes))
+        return Arrangement(tuple(axes.index(axis) for axis in common + first + last), (-1, *sizes))
 
     parts = (a, rows, summed), (b, columns, summed), (y, rows, columns)
     return [arrangement(*part) for part in parts]
@@ -102,9 +101,8 @@ def _softmax_table(operation: Operation, layout: Layout) -> Arrangement:
     _check_granularity(operation, layout)
     rank = len(operation.shape) + 1
     axes = [axis % rank for axis in operation.params.axes]
-    others = [axis for axis in range(rank) if axis not in axes]
     entries = int(np.prod([operation.shape[axis - 1] for axis in axes]))
-    return Arrangement((*others, *axes), (-1, entries))
+    return Arrangement((*(axis for axis in range(rank) if axis not in axes), *axes), (-1, entries))
 
 
 def _softmax(

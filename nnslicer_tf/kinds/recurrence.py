@@ -357,9 +357,8 @@ def _at_latest(values: Any, first: Any, present: Any) -> Any:
     earlier = ops.cast(times[:, None] >= times[None, :], "float32")  # (time, time read)
     places = earlier[:, :, None] * present[None] * ops.cast(times + 1, "float32")[None, :, None]
     latest = ops.cast(ops.max(places, axis=1), "int32")  # 0: none
-    whole = ops.concatenate([first[None], values], axis=0)
     index = ops.broadcast_to(expand_to(latest, values), ops.shape(values))
-    return ops.take_along_axis(whole, index, axis=0)
+    return ops.take_along_axis(ops.concatenate([first[None], values], axis=0), index, axis=0)
 
 
 def _zeroed(node: Node, theta: float, contribution: Any, *_: Any) -> list[Any]:

@@ -121,8 +121,7 @@ def softmax(operation: Operation, inputs: list, reference: list, multipliers: An
     near = ops.abs(ratio) < SMALL
     q = ops.where(near, (y + y0) / 2, (y - y0) / ops.where(near, 1.0, ratio))
     total = ops.maximum(ops.sum(q, axis=axes, keepdims=True), TINY)
-    shared = ops.sum(multipliers * q, axis=axes, keepdims=True) / total
-    found = q * (multipliers - shared)
+    found = q * (multipliers - ops.sum(multipliers * q, axis=axes, keepdims=True) / total)
     for entries in inputs[1:]:  # of a row that is masked as a whole, all are equal and do nothing
         found = ops.where(entries > 0.5, found, ops.zeros_like(found))
     return [ops.reshape(found, ops.shape(inputs[0])), *(None for _ in inputs[1:])]

@@ -45,10 +45,9 @@ def _table(operation: Operation, layout: Layout) -> SumTable:
     if layout.granularity == "channel":
         source = operation.inputs[0]
         mean = layout.means[source]
-        bound = layout.rounding.get(source, np.zeros_like(mean))
         tap_means, tap_rounding = (
             pools.tap_means(values.reshape(1, -1, mean.shape[-1]), kernel.taps)[0]
-            for values in (mean, bound)
+            for values in (mean, layout.rounding.get(source, np.zeros_like(mean)))
         )
     return SumTable(kernel.layout, weights, kernel.taps, tap_means, tap_rounding)
 

@@ -110,8 +110,7 @@ def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
         InvalidArgumentError: if there are fewer than two samples.
     """
     im = maskable(model)
-    columns = getattr(model, "columns", ())
-    samples = Samples(x, im.input_shape, im.bounds, columns=columns).array()
+    samples = Samples(x, im.input_shape, im.bounds, columns=getattr(model, "columns", ())).array()
     if len(samples) < 2:
         raise InvalidArgumentError(
             f"Statistics need at least two samples. Received: {len(samples)}"

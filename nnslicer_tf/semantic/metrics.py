@@ -319,8 +319,7 @@ def cross_entropy(logits: Any, y: Any, sigmoid: bool = False) -> Any:
     """Return the cross-entropy's gradient by logits, of a softmax or independent sigmoids."""
     if not sigmoid:
         return keras.activations.softmax(logits) - label_logit(logits, y)
-    one = logits.shape[-1] == 1
-    labels = ops.cast(y[:, None], logits.dtype) if one else label_logit(logits, y)
+    labels = ops.cast(y[:, None], logits.dtype) if logits.shape[-1] == 1 else label_logit(logits, y)
     return ops.sigmoid(logits) - labels
 
 

@@ -172,9 +172,8 @@ def train_neurons(
 def parameter_share(model: ModelLike, neurons: NeuronMasks) -> float:
     """Return the share of a model's parameters that `train_neurons` trains (TPR)."""
     im = instrumented(model)
-    masks = parameter_masks(im, neurons)
     total = sum(int(np.prod(variable.shape)) for variable in im.model.trainable_variables)
-    return sum(int(mask.sum()) for mask in masks.values()) / total
+    return sum(int(mask.sum()) for mask in parameter_masks(im, neurons).values()) / total
 
 
 def parameter_masks(im: InstrumentedModel, neurons: NeuronMasks) -> dict[int, np.ndarray]:

@@ -30,10 +30,9 @@ def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     gram = flat.T @ flat
     gram *= gram
     products = gram.reshape(units, positions, units, positions).sum(axis=(1, 3))
-    cross = np.cumsum(products.sum(axis=1))
     # Entry k of the sum over the leading k×k block, from its border.
     border = 2 * np.tril(products, -1).sum(axis=1) + np.diag(products)
-    return _cosine(cross, np.cumsum(border), products.sum())
+    return _cosine(np.cumsum(products.sum(axis=1)), np.cumsum(border), products.sum())
 
 
 def through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:

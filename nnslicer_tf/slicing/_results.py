@@ -189,10 +189,9 @@ def chosen_shapes(
     plan: Plan, kernels: Iterable[str] | None, operations: Iterable[str] | None
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
     """Return the shapes of the named kernels and of the operations' neurons; None: all."""
-    shapes_of_kernels = {name: kernel.shape for name, kernel in plan.kernels.items()}
     chosen = []
     for what, names, shapes in (
-        ("kernel", kernels, shapes_of_kernels),
+        ("kernel", kernels, {name: kernel.shape for name, kernel in plan.kernels.items()}),
         ("operation", operations, plan.shapes),
     ):
         wanted = dict.fromkeys(shapes if names is None else names)

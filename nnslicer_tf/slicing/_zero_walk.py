@@ -110,8 +110,7 @@ class _BackendWalk(Job):
         neurons, synapses, logits = keras.tree.map_structure(to_host, tensors)
         if self.collector.reduce is not None:
             return self.collector.collect(Contributions(neurons, {}), logits, synapses)
-        kernels = self._plan.kernels
-        synapses = {n: v.reshape(len(v), *kernels[n].shape) for n, v in synapses.items()}
+        synapses = {n: v.reshape(len(v), *self._plan.kernels[n].shape) for n, v in synapses.items()}
         return self.collector.collect(Contributions(neurons, synapses), logits)
 
     @abstractmethod
@@ -345,9 +344,8 @@ class AmountWalk(_BackendWalk):
         for name, given in self._seed(logits).items():
             shape = self._shapes[name]
             if tuple(given.shape[1:]) != shape:  # the mean of a channel
-                positions = int(np.prod(shape[:-1]))
                 given = ops.reshape(given, (-1, *(1,) * (len(shape) - 1), shape[-1]))
-                given = ops.broadcast_to(given / positions, (batch, *shape))
+                given = ops.broadcast_to(given / int(np.prod(shape[:-1])), (batch, *shape))
             seed[name] = self._present(values, name, given)
         hooks: dict[str, Any] = {"before": before, "arrive": arrive, "on_gates": on_gates}
         received = propagate_multipliers(self._im, self._order, seed, values, reference, **hooks)

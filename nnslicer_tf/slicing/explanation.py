@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -20,7 +21,7 @@ from nnslicer_tf.attributions.deep_explainer import as_shap
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.explanation import explanation_figure, explanation_html, save_explanation
 from nnslicer_tf.slicing.decisive import DecisiveSlices
-from nnslicer_tf.slicing.slice import Slice
+from nnslicer_tf.slicing.slice import Slice, operation_of
 
 _MIN_LEAD = 0.01  # share of the answers' range by which another method must be ahead
 _MIN_USUAL = 0.5  # share of the usual slices that have a typical synapse
@@ -172,15 +173,17 @@ class Explanation(ShownAsTable):
     def channels(self, most: int = 3) -> pd.DataFrame:
         """Return the `most` most important channels (or units) of each layer, from output to input.
 
+        Layers with kernels at each of their calls, before activations; recurrent ones by states.
+
         Returns:
             Columns layer, channel, contribution (the sum of amounts over its positions), share (its
             part of the layer's magnitudes), value and usual value (means over positions).
         """
-        names, kernels = set(self.slice.neurons), set(self.slice.synapses)
+        calls = {name: re.sub(r"#\d+", "", name) for name in self.amounts.neurons}
+        weighted = {operation_of(kernel, calls.values()) for kernel in self.slice.synapses}
         rows = []
         for name, neurons in reversed(self.amounts.neurons.items()):
-            # Layers with kernels, before their activations.
-            if name.split(":")[0] not in kernels or f"{name}:pre" in names:
+            if calls[name] not in weighted:
                 continue
             by_channel = neurons.reshape(-1, neurons.shape[-1])
             sizes = np.abs(by_channel).sum(axis=0)
@@ -348,5 +351,4 @@ class Explanation(ShownAsTable):
 def _largest(sizes: np.ndarray, most: int) -> list[int]:
     """Return the indices of the `most` largest positive sizes, in descending order."""
     check_count("most", most)
-    order = np.argsort(-sizes, kind="stable")[:most]
-    return [int(i) for i in order if sizes[i] > 0]
+    return [int(i) for i in np.argsort(-sizes, kind="stable")[:most] if sizes[i] > 0]

@@ -1,7 +1,7 @@
 """`Slice`: the result of slicing, with set operations (NNSlicer, section 3.2)."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,16 +73,13 @@ class Slice(ShownAsTable):
             members = int(np.count_nonzero(values))
             return f"{members:,}", f"{values.size:,}", f"{members / max(values.size, 1):.1%}"
 
-        operations = {}  # the operation that each kernel belongs to
-        for kernel in self.synapses:
-            layer, _, part = kernel.rpartition("/")
-            names = (f"{kernel}:pre", kernel, f"{layer}:{part}", f"{layer}:pre", layer)
-            operations[next((n for n in names if n in self.neurons), kernel)] = kernel
+        by_operation: dict[str, dict[str, np.ndarray]] = {}
+        for kernel, values in self.synapses.items():
+            by_operation.setdefault(operation_of(kernel, self.neurons), {})[kernel] = values
         rows = []
         for name, values in self.neurons.items():
-            synapses = self.synapses.get(operations.get(name, ""))
-            of_synapses = ("", "", "") if synapses is None else counts(synapses)
-            rows.append((name, *counts(values), *of_synapses))
+            own = by_operation.get(name)
+            rows.append((name, *counts(values), *(counts(_joined(own)) if own else ("", "", ""))))
         rows.append(("total", *counts(_joined(self.neurons)), *counts(_joined(self.synapses))))
         return text_table(("operation", "neurons kept", "of", "", "synapses kept", "of", ""), rows)
 
@@ -321,6 +318,14 @@ class Slice(ShownAsTable):
             )
         neurons, synapses = parts
         return Slice(neurons, synapses, self.info)
+
+
+def operation_of(kernel: str, names: Container[str]) -> str:
+    """Return which of some operations, by name, is the sum of a kernel's products, or the state."""
+    layer, _, part = kernel.rpartition("/")
+    states = (f"{layer}:h", f"{':'.join(layer.rsplit('/', 1))}:h")  # of a direction
+    sums = (f"{kernel}:pre", kernel, f"{layer}:{part}", f"{layer}/scores:sum", f"{layer}:pre")
+    return next((name for name in (*states, *sums, layer) if name in names), kernel)
 
 
 def _joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:

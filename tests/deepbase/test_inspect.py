@@ -457,3 +457,18 @@ def test_a_probe_that_has_seen_few_positives_is_not_sure():
         assert row["error"] > 0
     frame = inspect(model, x, rare, "logistic_probe", units="d", error=0.1, progress=False)
     assert frame["records"].iloc[0] == len(x)
+
+
+@pytest.mark.parametrize("size", [3, 4, 8])
+def test_blocks_of_as_many_records_as_a_sum_has_channels(size):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((2,))
+    parts = keras.layers.Dense(4)(inputs), keras.layers.Dense(1)(inputs)
+    total = keras.layers.Add(name="sum")(parts)
+    model = keras.Model(inputs, keras.layers.Dense(2)(total))
+    x, h = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32), np.arange(8.0) ** 2
+    found = inspect(model, x, {"h": h}, "correlation", "sum", block_size=size, progress=False)
+    u, c, v, d, *_ = model.get_weights()
+    np.testing.assert_allclose(
+        by_unit(found, "sum", "h"), corrcoef(x @ u + c + x @ v + d, h), atol=1e-5
+    )

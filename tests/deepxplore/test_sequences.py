@@ -103,3 +103,28 @@ def test_positions_that_are_always_padding_are_never_covered(im, words):
         assert not positions[-1].any(), coverage
         if not isinstance(coverage, deepxplore.BoundaryCoverage):
             assert positions[0].any(), coverage
+
+
+def test_layers_of_a_distributed_model_are_counted_as_those_of_a_nested_one():
+    inputs = keras.Input((8, 8, 1))
+    x = layers.Conv2D(3, 3, activation="relu", name="conv")(inputs)
+    x = layers.Flatten(name="flat")(layers.MaxPooling2D(name="pool")(x))
+    x = layers.Dense(5, "tanh", name="dense")(layers.Dropout(0.5)(x))
+    encoder = keras.Model(inputs, layers.Reshape((5,))(layers.Softmax(name="soft")(x)), name="e")
+    frames = keras.Input((4, 8, 8, 1))
+    state = layers.LSTM(4, name="lstm")(layers.TimeDistributed(encoder, name="each")(frames))
+    model = keras.Model(frames, layers.Dense(2, name="out")(state))
+    randomise(model, np.random.default_rng(0))
+    counted = [f"each/{name}" for name in ("conv", "pool", "dense", "soft")]
+    found = deepxplore.NeuronCoverage(nns.InstrumentedModel(model), 0.5)
+    assert [*found.covered] == [*counted, "lstm:h", "out"]
+    assert len(found.neurons) == 3 + 3 + 5 + 5 + 4 + 2
+    # Each frame by itself: a filter is covered if its mean over frames and positions is.
+    images = np.random.default_rng(0).normal(size=(6, 4, 8, 8, 1)).astype(np.float32)
+    found.update(images)
+    alone = keras.Model(inputs, [encoder.get_layer(n.split("/")[1]).output for n in counted])
+    for name, values in zip(counted, alone.predict(images.reshape(24, 8, 8, 1)), strict=True):
+        values = values.reshape(6, -1, values.shape[-1])
+        low, high = (f(values, axis=(1, 2), keepdims=True) for f in (np.min, np.max))
+        scaled = ((values - low) / (high - low)).mean(axis=1)
+        np.testing.assert_array_equal(found.covered[name], (scaled > 0.5).any(axis=0))

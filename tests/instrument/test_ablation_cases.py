@@ -8,7 +8,8 @@ import pytest
 from keras import layers, ops
 
 import nnslicer_tf as nns
-from nnslicer_tf.instrument import Ablation, Samples
+from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument import Ablation, Mean, Samples
 from nnslicer_tf.instrument.ablated_models import with_constants
 from nnslicer_tf.instrument.ablated_network import named_variables
 
@@ -144,3 +145,46 @@ def test_functions_between_layers_have_other_names_in_a_copy():
     mask = (rng.random(ablation.units) < 0.5).astype(np.float32)
     found = ablation.model(mask)(x)
     np.testing.assert_allclose(found, ablation.outputs(mask, x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_nested_model_has_one_constant_for_all_its_calls():
+    """Rectifiers that are dead for some samples hide that the second call needs another one."""
+    inputs = keras.Input((3,))
+    encoder = keras.Model(inputs, layers.Dense(3, "relu", name="e")(inputs), name="in")
+    outer = keras.Input((3,))
+    model = keras.Model(outer, layers.Dense(2, name="o")(encoder(encoder(outer))))
+    rng = np.random.default_rng(8)
+    model.set_weights([rng.normal(size=v.shape) for v in model.weights])
+    x = np.random.default_rng(8).normal(size=(50, 3)).astype(np.float32)
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    found = nns.Slicer(im, profile, theta=0.2, progress=False).slice(x[5:6])
+    keep = {name: values != 0 for name, values in found.synapses.items()}
+    with pytest.raises(UnsupportedLayerError, match="called with different means"):
+        with_constants(im, keep, profile.means)
+    with pytest.raises(UnsupportedLayerError, match="called with different means"):
+        nns.pruning.prune(im, keep, 0.3, means=profile)
+
+    w, b, v, c = (np.float64(value) for value in model.get_weights())
+    value = np.float64(x)
+    read = [profile.means[name] for name in (im.input_operation, "in/e", "in/e#1")]
+    kernels = ((w, b, keep["in/e"]), (w, b, keep["in/e"]), (v, c, keep["o"]))
+    for k, ((kernel, bias, mask), mean) in enumerate(zip(kernels, read, strict=True)):
+        value = (value - mean) @ (kernel * mask) + mean @ kernel + bias
+        value = value if k == 2 else np.maximum(value, 0)
+    masked = found.apply(model, profile)
+    np.testing.assert_allclose(masked.predict(x, verbose=0), value, atol=1e-5)
+
+
+def test_a_nested_model_that_is_called_on_the_same_is_copied():
+    inputs = keras.Input((3,))
+    encoder = keras.Model(inputs, layers.Dense(3, "relu")(inputs))
+    outer = keras.Input((3,))
+    both = layers.Concatenate()([encoder(outer), encoder(outer)])
+    im = nns.InstrumentedModel(keras.Model(outer, layers.Dense(2)(both)))
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    keep = {name: np.arange(k.size).reshape(k.shape) % 2 > 0 for name, k in im.kernels.items()}
+    expected = Ablation(im, Mean(profile)).outputs(keep, x)
+    copy = with_constants(im, keep, profile.means)
+    np.testing.assert_allclose(copy.predict(x, verbose=0), expected, atol=1e-5)

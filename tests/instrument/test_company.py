@@ -7,6 +7,8 @@ from keras import layers, ops
 
 import nnslicer_tf as nns
 from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument import Ablation, Mean
+from nnslicer_tf.instrument.ablated_models import with_constants
 
 
 class TrainingNorm(layers.Layer):
@@ -90,3 +92,33 @@ def test_a_batch_that_becomes_a_sequence_is_refused(layer):
     mixed = layer(moved, moved) if isinstance(layer, layers.MultiHeadAttention) else layer(moved)
     with pytest.raises(UnsupportedLayerError, match="the batch axis is not the first"):
         nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(ops.squeeze(mixed, 0))))
+
+
+JOINS = {
+    "layer": lambda u, v: layers.Add()([u, v]),
+    "operator": lambda u, v: u + v,
+    "function": ops.add,
+    "average": lambda u, v: layers.Average()([u, v]),
+}
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4, 32])
+@pytest.mark.parametrize("join", JOINS)
+def test_as_many_samples_as_channels_are_added_along_the_channels(join, channels):
+    """Keras itself takes `(samples, 1)` for a bias, and adds it along the other axis."""
+    keras.utils.set_random_seed(channels)
+    inputs = keras.Input((2,))
+    parts = layers.Dense(channels)(inputs), layers.Dense(1)(inputs)
+    model = keras.Model(inputs, layers.Dense(3)(JOINS[join](*parts)))
+    x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    u, c, v, d, w, e = (np.float64(array) for array in model.get_weights())
+    factor = 0.5 if join == "average" else 1
+    expected = (factor * (x @ u + c + x @ v + d)) @ w + e
+    im = nns.InstrumentedModel(model)
+    np.testing.assert_allclose(im.predict(x[:channels]), expected[:channels], atol=1e-5)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    # The copy with constants is compared on a few samples.
+    keep = {name: np.arange(k.size).reshape(k.shape) % 3 > 0 for name, k in im.kernels.items()}
+    masked = with_constants(im, keep, profile.means)
+    few = Ablation(im, Mean(profile)).outputs(keep, x[:5])
+    np.testing.assert_allclose(masked(x[:5]), few, atol=1e-5)

@@ -9,7 +9,7 @@ from matplotlib import pyplot
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._tables import html_frame
+from nnslicer_tf._tables import html_frame, text_table
 from nnslicer_tf.deepxplore import Differences, NeuronCoverage, NeuronRanges
 from nnslicer_tf.detection.attacks import ATTACKS
 from nnslicer_tf.detection.attacks.generation import AdversarialExamples
@@ -154,3 +154,11 @@ def test_html_is_escaped_and_long_tables_end():
     frame = nns.InstrumentedModel(zoo.build("digits_cnn")).to_frame()
     short = html_frame(frame, most=3)
     assert len(rows_of(short)) == 3 and f"… {len(frame) - 3} rows more" in short
+
+
+def test_names_stand_in_tables_as_they_are():
+    """The package that writes the tables takes ":o:" for an emoji, "[red]" for a colour."""
+    rows = [("lstm:o:pre", "[red]"), ("[/x]", "b" * 300)]
+    cells = [line.split() for line in text_table(("[bold]", ":a:"), rows).splitlines()]
+    _, titles, _, *found = cells
+    assert titles == ["[bold]", ":a:"] and found == [*map(list, rows)]

@@ -91,3 +91,22 @@ def test_amounts_have_no_threshold():
     with pytest.raises(nns.errors.InvalidArgumentError, match=re.escape(message)):
         nns.pruning.NNSlicerRanker(theta=0.3, contribution="amount")
     assert nns.pruning.NNSlicerRanker(contribution="amount").theta == 0
+
+
+def test_a_column_that_is_added_to_a_square_in_a_batch_of_one():
+    """y = 28 x0 + 56 x1: a column of as many rows, alone in its batch, is no bias."""
+    inputs = keras.Input((2,))
+    square = layers.Reshape((2, 2))(layers.Dense(4, use_bias=False)(inputs))
+    column = layers.Reshape((2, 1))(layers.Dense(2, use_bias=False)(inputs))
+    total = layers.Flatten()(layers.Add()([square, column]))
+    model = keras.Model(inputs, layers.Dense(1, use_bias=False)(total))
+    model.set_weights(
+        [np.eye(2, 4) + 1, np.array([[1.0, 2], [3, 5]]), np.array([[1.0], [2], [3], [4]])]
+    )
+    im = nns.InstrumentedModel(model, task="regression")
+    profile = nns.Profile.from_data(im, np.array([[0, 0], [2, 4]], np.float32), progress=False)
+    x = np.array([3, 1], np.float32)
+    assert im.predict(x[None]) == pytest.approx(140)
+    slicer = nns.Slicer(im, profile, progress=False)
+    why = slicer.explain(x, background="mean", compare=False, decisive=False)
+    np.testing.assert_allclose(why.contributions, [28 * (3 - 1), 56 * (1 - 2)], rtol=1e-5)

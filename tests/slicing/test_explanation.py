@@ -567,3 +567,63 @@ def test_names_that_no_file_can_hold_are_refused(argument):
         one = slicer.slice(X[:1])
         with pytest.raises(InvalidArgumentError, match=f"{argument} must be text"):
             nns.explore(one, slicer.im, X[:1], **{argument: names[argument]}, progress=False)
+
+
+def layers_twice():
+    x = keras.Input((4, 6))
+    encoder = keras.Model(x, layers.Dense(6, "relu", name="e")(x), name="enc")
+    shared, frames = layers.Dense(6, "tanh", name="d"), layers.Dense(6, "relu", name="q")
+    each = layers.TimeDistributed(keras.Sequential([keras.Input((6,)), frames]), name="each")
+    y = each(shared(encoder(each(shared(encoder(x))))))
+    y = layers.SeparableConv1D(3, 2, activation="relu", name="two")(y)
+    return keras.Model(x, layers.Dense(2, name="out")(layers.Flatten()(y)))
+
+
+def attention_and_states():
+    x = keras.Input((4, 6))
+    y = layers.MultiHeadAttention(2, 3, name="heads")(x, x)
+    y = layers.AdditiveAttention(name="additive")([y, x])
+    y = layers.Bidirectional(layers.GRU(3, return_sequences=True), name="both")(y)
+    y = layers.SimpleRNN(3, name="last")(layers.LSTM(4, return_sequences=True, name="lstm")(y))
+    return keras.Model(x, layers.Dense(2, name="out")(y))
+
+
+LAYERS = {
+    layers_twice: [
+        *("enc/e:pre", "d:pre", "each/q:pre", "enc/e#1:pre", "d#1:pre", "each#1/q:pre"),
+        *("two:depthwise", "two:pre", "out"),
+    ],
+    attention_and_states: [
+        *("heads/query", "heads/key", "heads/value", "heads", "additive/scores:sum"),
+        *("both:forward:h", "both:backward:h", "lstm:h", "last:h", "out"),
+    ],
+}
+
+
+@pytest.mark.parametrize("make", LAYERS)
+def test_each_call_of_each_layer_has_channels_once(make):
+    keras.utils.set_random_seed(0)
+    im = nns.InstrumentedModel(make())
+    x = np.random.default_rng(0).normal(size=(30, 4, 6)).astype(np.float32)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    slicer = nns.Slicer(im, profile, progress=False)
+    why = slicer.explain(x[0], background="mean", compare=False, decisive=False)
+    table = why.channels(most=1000)
+    assert sorted(table["layer"].unique()) == sorted(LAYERS[make])
+    for name, rows in table.groupby("layer"):
+        amounts, kernels = why.amounts.neurons[name], im[name].kernels
+        assert kernels or name.endswith(":h")
+        sizes = np.abs(amounts).reshape(-1, amounts.shape[-1]).sum(axis=0)
+        assert sorted(rows["channel"]) == np.flatnonzero(sizes).tolist()
+        assert rows["contribution"].sum() == pytest.approx(amounts.sum(), abs=1e-5)
+    assert why.channels(most=1)["layer"].is_unique
+    # The table of a slice has the synapses of all kernels, too.
+    found = why.slice
+    cells = [line.split() for line in found.summary().splitlines()]
+    sizes = {
+        c[0]: int(c[5].replace(",", "")) for c in cells if len(c) == 7 and c[0] in found.neurons
+    }
+    assert sum(sizes.values()) == len(found.to_vector())
+    assert {c[0] for c in cells if c} >= {
+        *found.neurons
+    }  # names as they are: "lstm:o:pre" is no emoji

@@ -35,9 +35,8 @@ class Correlation(AdditiveMeasure):
     def score(self, sums: Sums, calibration: Shifts) -> np.ndarray:
         """Return the correlations `(units, hypotheses)`."""
         n, u, h = sums["count"], sums["u"], sums["h"]
-        covariance = sums["uh"] - np.outer(u, h) / n
         u_scale, h_scale = np.sqrt(sums["uu"] - u * u / n), np.sqrt(sums["hh"] - h * h / n)
-        return np.clip(covariance / np.outer(u_scale, h_scale), -1, 1)
+        return np.clip((sums["uh"] - np.outer(u, h) / n) / np.outer(u_scale, h_scale), -1, 1)
 
 
 class DifferenceOfMeans(Correlation):

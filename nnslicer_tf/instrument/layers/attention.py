@@ -6,6 +6,7 @@ Keras fuses them; as operations, scores and probabilities can be captured. For a
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -240,7 +241,7 @@ def _additive_scores(
         spread = partial(ops.expand_dims, axis=axis)
         steps.append(Step("routing", spread, None, name, (place,), extents, mask_of_input))
     steps += [
-        Step("add", ops.add, None, "/sums", ("/query", "/key"), pairs, mask),
+        Step("add", operator.add, None, "/sums", ("/query", "/key"), pairs, mask),
         replace(tanh, sources=("/sums",), shape=pairs, mask=mask),
     ]
     ones = np.ones(channels, np.float32)

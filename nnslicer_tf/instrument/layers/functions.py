@@ -5,6 +5,7 @@ only move values. Constants are read anew in every run, so that they follow the 
 """
 
 import inspect
+import operator
 import string
 from collections.abc import Callable
 from contextlib import suppress
@@ -154,10 +155,9 @@ def linear_steps(
         return ops.concatenate([ops.reshape(x, (ops.shape(x)[0], -1)) for x in tensors], axis=1)
 
     flat, last = f"{suffix}:flat", f"{suffix}:sum"
-    total = sum_step(replace(synapses, is_constant=True), last, (outputs,))
     steps = [
         Step("routing", side_by_side, None, flat, tuple(range(len(sizes))), (size,)),
-        replace(total, sources=(flat,)),
+        replace(sum_step(replace(synapses, is_constant=True), last, (outputs,)), sources=(flat,)),
     ]
     if np.any(offset):
         added = at_zero if follows else offset
@@ -238,7 +238,7 @@ def _where(operation: Any, call: LayerCall) -> tuple[Step, ...]:
         steps.append(Step("scale", compute, None, names[-1], (source, condition.place), shape))
     if len(names) == 1:
         return (*steps[:-1], replace(steps[-1], suffix=""))
-    return (*steps, Step("add", ops.add, sources=tuple(names)))
+    return (*steps, Step("add", operator.add, sources=tuple(names)))
 
 
 def _like(value: Any, x: Any) -> Any:

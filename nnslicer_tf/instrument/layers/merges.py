@@ -1,5 +1,6 @@
 """Merges of several tensors, products of two among them: layers, operators, `keras.ops` calls."""
 
+import operator
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +19,8 @@ from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
 
 _BINARY = {
-    "add": ops.add,
+    # Not ops.add: on TensorFlow it takes `(batch, 1)` for a bias of `batch` channels.
+    "add": operator.add,
     "subtract": ops.subtract,
     "multiply": ops.multiply,
     "maximum_merge": ops.maximum,

@@ -18,6 +18,7 @@ states are given, Keras holds outputs starting from zeros instead of these state
 affects only padding before all data, which has no neurons.
 """  # noqa: E501
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -140,7 +141,7 @@ class _Cell:
         return self.add(steps[0], name, source)
 
 
-_PLUS, _TIMES = Step("add", ops.add), Step("multiply", ops.multiply)
+_PLUS, _TIMES = Step("add", operator.add), Step("multiply", ops.multiply)
 
 
 def _kernels(cell: Any, path: str) -> tuple[Synapses, Synapses]:
@@ -174,8 +175,7 @@ def _lstm(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
             replace(kernels[1], apply=cell.recurrent_conv, build_taps=taps, by_rows=None),
         )
     h, c = into.state(f"{prefix}:h", shape), into.state(f"{prefix}:c", shape)
-    sources = ((x, kernels[0]), (h, kernels[1]))
-    i, f, g, o = into.gates(cell, prefix, "ifgo", sources, shape)
+    i, f, g, o = into.gates(cell, prefix, "ifgo", ((x, kernels[0]), (h, kernels[1])), shape)
     kept = into.add(_TIMES, f"{prefix}:kept", f, c)
     new = into.add(_PLUS, f"{prefix}:c", kept, into.add(_TIMES, f"{prefix}:added", i, g))
     out = into.activation(f"{prefix}:c:out", new, cell.activation)
@@ -304,8 +304,8 @@ def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, 
     merges = {
         "concat": ("routing", lambda a, b: ops.concatenate([a, b], axis=-1)),
         "mul": ("multiply", ops.multiply),
-        "sum": ("add", ops.add),
-        "ave": ("add", ops.add),
+        "sum": ("add", operator.add),
+        "ave": ("add", operator.add),
     }
     if layer.merge_mode is None:
         for name, shape in zip(both, call.output_shapes, strict=False):

@@ -58,6 +58,7 @@ def _steps_of(layer: keras.Layer, path: str, inner: Shape, output: Shape) -> lis
         suffix = f"/{call.path}#{call.reuse}" if call.reuse else f"/{call.path}"
         inputs = tuple(sources[tensor] for tensor in call.inputs)
         steps = _written_out(layer_steps(call.layer, view), suffix, inputs, call.output_shapes[0])
+        steps[-1:] = (replace(step, ends=True) for step in steps[-1:])
         sources[call.outputs[0]] = steps[-1].suffix if steps else inputs[0]
         result += steps
     # The model's result has the layer's own name.
