@@ -233,7 +233,7 @@ class CountWalk(_BackendWalk):
         values = self._im.compute(x, plan.captured)
 
         def delta_sign(name: str) -> Any:
-            return self._present(values, name, self._means[name].sign_of_delta(values[name]))
+            return self._present(values, name, self._sign_of_delta(name, values[name]))
 
         def factor_sign(name: str) -> Any:
             """Return the signs of an operation's factor in products."""
@@ -282,6 +282,9 @@ class CountWalk(_BackendWalk):
         logits = values[plan.logits]
         seed = {n: self._present(values, n, v) for n, v in self._seed(logits).items()}
         return propagate(self._order, seed, expand, plan.shapes), logits
+
+    def _sign_of_delta(self, name: str, value: Any) -> Any:  # apps/ override both: gradients
+        return self._means[name].sign_of_delta(value)
 
     def _sign(self, contribution: Any) -> Any:
         return ops.sign(contribution)
