@@ -69,8 +69,7 @@ def buffers(size: int) -> dict[str, np.ndarray]:
     """Return the buffers of a `Workspace` for sums of up to `size` values."""
     whole = np.zeros(3 * _FEW_PADDED + LANES, np.int32)
     whole[2 * _FEW_PADDED :] = 1
-    stride = -(-size // LANES) * LANES + LANES
-    single = np.zeros(stride + 3 * _INTERVALS, np.float32)
+    single = np.zeros(-(-size // LANES) * LANES + LANES + 3 * _INTERVALS, np.float32)
     return {"single": single, "whole": whole, "double": np.zeros(_FEW_PADDED)}
 
 

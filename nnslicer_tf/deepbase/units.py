@@ -95,8 +95,7 @@ class Extractor:
 
     def __init__(self, im: InstrumentedModel, needs: Iterable[Need], cache: Store | None) -> None:
         self.passes = 0
-        self._im = im
-        self._cache = cache
+        self._im, self._cache = im, cache
         self._fingerprint = im.fingerprint if cache is not None else ""
         # The operation that marks padding, where it is excluded: from means.
         self._masks = {need: None if need[1] else im[need[0]].mask for need in needs}

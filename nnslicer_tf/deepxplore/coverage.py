@@ -54,8 +54,7 @@ class CountedNeurons:
         operations = [o for o in im.operations if counts(o)] if of is None else [im[n] for n in of]
         if not operations:
             raise InvalidArgumentError("There is no operation whose neurons could be counted.")
-        self.im = im
-        self.granularity = granularity
+        self.im, self.granularity = im, granularity
         self._weights: tuple[int, ...] | None = None
         whole = granularity == "activation"
         self.shapes = {o.name: o.shape if whole else o.shape[-1:] for o in operations}

@@ -11,8 +11,15 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.detection.arrays import array_module, margin
-from nnslicer_tf.detection.images import SPECTRA, VIEWS, residual_shares, spectrum, views
+from nnslicer_tf.detection.images import (
+    SPECTRA,
+    VIEWS,
+    array_module,
+    margin,
+    residual_shares,
+    spectrum,
+    views,
+)
 from nnslicer_tf.errors import InputRangeWarning, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.linalg import LinAlgWarning
 
-from nnslicer_tf.detection.arrays import array_module, margin, operand
+from nnslicer_tf.detection.images import array_module, margin, operand
 
 
 class Scorer(ABC):

@@ -91,8 +91,7 @@ class ModelPair:
         self.task, self.tolerance = task, tolerance
         self.original = as_classifier(original, batch_size)
         self.compressed = as_classifier(compressed, batch_size)
-        self.preprocess = preprocess
-        self._domain = domain
+        self.preprocess, self._domain = preprocess, domain
 
     @property
     def domain(self) -> Domain:

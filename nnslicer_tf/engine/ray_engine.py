@@ -73,8 +73,7 @@ class RayEngine:
             "`workers` and `ray_address` need",
             "Without it, workers=None uses threads, workers=0 one.",
         )
-        self._workers = workers
-        self._address = address
+        self._workers, self._address = workers, address
         self._over = Event()  # ends the thread that started Ray
         if address is None or self._ray.is_initialized():
             return

@@ -132,8 +132,7 @@ class CommonRows:
     """
 
     def __init__(self, curves: Sequence[Any], taps: Sequence[np.ndarray]) -> None:
-        self._curves = curves
-        self._taps = taps
+        self._curves, self._taps = curves, taps
         self.lines = curves[0].lines
         # All curves together, with consecutive positions.
         start = np.append(0, np.cumsum(np.concatenate([np.diff(curve.start) for curve in curves])))

@@ -74,8 +74,7 @@ class CommonPoints:
     """The values in windows over the positions of several operations, as in `CommonRows`."""
 
     def __init__(self, points: Sequence[Points], taps: Sequence[np.ndarray]) -> None:
-        self._points = points
-        self._taps = taps
+        self._points, self._taps = points, taps
         self._number = points[0].number
 
     def __len__(self) -> int:

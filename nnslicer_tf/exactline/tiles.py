@@ -152,8 +152,7 @@ class FinishedTiles:
 
     def __init__(self, area: float, store: Store | None, most: int | None, progress: bool) -> None:
         self.whole: set[str] = set()
-        self._store = store
-        self._most = most
+        self._store, self._most = store, most
         self._tiles: dict[str, tuple[Mesh, np.ndarray]] = {}
         self._regions = 0
         self._share = 0.0

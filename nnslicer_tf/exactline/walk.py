@@ -83,8 +83,7 @@ class LineWalker:
     def __init__(self, im: ModelLike, *, every_crossing: bool = False, workers: int = 0) -> None:
         self._im = instrumented(im)
         self.program = program_of(self._im)
-        self._every_crossing = every_crossing
-        self._workers = workers
+        self._every_crossing, self._workers = every_crossing, workers
 
     def line(
         self, start: np.ndarray, end: np.ndarray, max_parts: int | None = None

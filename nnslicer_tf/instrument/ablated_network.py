@@ -127,9 +127,7 @@ class Network:
         self.im = im
         # Whether the synapses of embeddings are units, too: by default, if kernels are named.
         self.lookups = (of is not None) if lookups is None else lookups
-        self.level = level
-        self.by_weight = by_weight
-        self.wanted = wanted
+        self.level, self.by_weight, self.wanted = level, by_weight, wanted
         self.groups = dict(groups or {})
         self._by_synapse = level == "synapse" and not by_weight
         self._order = im.graph.ancestors(wanted)

@@ -58,8 +58,7 @@ class Constant:
         self._read = read
         self.shape = (1, *shape[1:]) if batched else tuple(shape)
         self.dtype = keras.backend.standardize_dtype(dtype)
-        self.batched = batched
-        self.variables = variables
+        self.batched, self.variables = batched, variables
 
     def value(self) -> Any:
         """Return the value, computed from the current variables, with a batch axis of size 1."""

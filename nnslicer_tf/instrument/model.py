@@ -125,8 +125,7 @@ class InstrumentedModel(ShownAsTable):
             if preprocess is not None:
                 model, self.preparation = _preprocessed(functional, preprocess, input_shape)
                 self._unprepared, functional = functional, model
-            self.model = model
-            self.functional = functional
+            self.model, self.functional = model, functional
             self.given_shape, self.given_task = input_shape, task
             self.columns: tuple[str, ...] = ()
             traced = trace(functional, input_shape)

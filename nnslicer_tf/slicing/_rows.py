@@ -129,9 +129,7 @@ class RowsOnDisk:
     """
 
     def __init__(self, folder: Path, name: str, columns: int, dtype: type) -> None:
-        self._folder = folder
-        self._name = name
-        self._columns = columns
+        self._folder, self._name, self._columns = folder, name, columns
         self._dtypes = {"data": dtype, "dense": dtype, "indices": np.int32}
         self._unfinished: dict[str, Path] = {}
         self._indptr = [np.zeros(1, np.int64)]

@@ -83,8 +83,7 @@ class _BackendWalk(Job):
     def __init__(self, im: InstrumentedModel, plan: Plan, collector: Collector) -> None:
         self.captured = im.input_operations
         self.collector = collector
-        self._im = im
-        self._plan = plan
+        self._im, self._plan = im, plan
         expanded = [name for node in plan.expanded for name in node.members or (node.name,)]
         self._order = consumers_first(im[name] for name in reversed(expanded))
         self._seeds: Mapping[str, Any] = {}

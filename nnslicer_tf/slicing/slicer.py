@@ -116,14 +116,9 @@ class Slicer(DecisiveSearch, Explainer):
         product: str = "value",
         contribution: str = "count",
     ) -> None:
-        self.granularity = granularity
-        self.relative_to = relative_to
-        self.rectify = rectify
-        self.product = product
-        self.contribution = contribution
-        self.workers = workers
-        self.ray_address = ray_address
-        self.progress = progress
+        self.granularity, self.relative_to = granularity, relative_to
+        self.rectify, self.product, self.contribution = rectify, product, contribution
+        self.workers, self.ray_address, self.progress = workers, ray_address, progress
         self.theta = check_options(theta, workers=workers, **self._choices)
         if isinstance(profile, (str, os.PathLike)):
             profile = Profile.load(profile)

@@ -12,13 +12,12 @@ from nnslicer_tf.instrument.layers import (
     merges,
     normalisation,
     pooling,
-    resizing,
     routing,
     weighted_sums,
 )
 
 tf = pytest.importorskip("tensorflow")
-FAMILIES = (activations, merges, normalisation, pooling, resizing, routing, weighted_sums)
+FAMILIES = (activations, merges, normalisation, pooling, routing, weighted_sums)
 LINE, IMAGE, VOLUME = (8, 3), (6, 5, 4), (4, 3, 4, 2)
 
 # Layer class → (shape of the input, arguments) of each variant.

@@ -14,8 +14,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from nnslicer_tf._environment import LazyModule
-from nnslicer_tf.detection.arrays import margin
 from nnslicer_tf.detection.detector import Detector
+from nnslicer_tf.detection.images import margin
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product

@@ -13,8 +13,7 @@ import numpy as np
 
 from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.detection import Evidence, SliceDetector, Vote
-from nnslicer_tf.detection.arrays import array_module, margin, operand
-from nnslicer_tf.detection.images import VIEWS
+from nnslicer_tf.detection.images import VIEWS, array_module, margin, operand
 from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin
 from nnslicer_tf.detection.slice_detector import MAX_DISTANCE_SYNAPSES, MAX_JOINT_SYNAPSES
 from nnslicer_tf.engine import Store

@@ -112,8 +112,7 @@ def gather(curve, taps, new_start, new_ratio, first, out):
                 into[:] = 0.0
                 continue
             i = taps[w, t] * lines + k
-            places = new_ratio[lowest:highest]
-            _gather_rows(ratio, values, start[i], start[i + 1], places, into)
+            _gather_rows(ratio, values, start[i], start[i + 1], new_ratio[lowest:highest], into)
         s += 1
 
 

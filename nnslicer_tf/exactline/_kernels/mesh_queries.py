@@ -37,10 +37,8 @@ def box_tree(face_boxes):
         boxes[at, 3] = face_boxes[own, 3].max()
         nodes[at, 0] = -1
         if last - first > 4:
-            wide = boxes[at, 2] - boxes[at, 0] > boxes[at, 3] - boxes[at, 1]
-            axis = 0 if wide else 1
-            centres = face_boxes[own, axis] + face_boxes[own, axis + 2]
-            ranks = np.argsort(centres)
+            axis = 0 if boxes[at, 2] - boxes[at, 0] > boxes[at, 3] - boxes[at, 1] else 1
+            ranks = np.argsort(face_boxes[own, axis] + face_boxes[own, axis + 2])
             for i in range(len(ranks)):
                 order[first + i] = own[ranks[i]]
             middle = (first + last) // 2

@@ -5,7 +5,7 @@ from importlib import import_module
 from nnslicer_tf.instrument.registry import register_layer
 
 for _family in (
-    *("weighted_sums", "pooling", "activations", "normalisation", "merges", "routing", "resizing"),
+    *("weighted_sums", "pooling", "activations", "normalisation", "merges", "routing"),
     *("masks", "embeddings", "probing", "projections", "attention", "recurrence"),
     *("time_distributed", "functions"),
 ):

@@ -58,8 +58,7 @@ class _Cell:
         self.operations: list[Operation] = []
         self.states: dict[str, Shape] = {}
         self.shapes: dict[str, Shape] = {SEQUENCE: sequence, PRESENT: ()}
-        self._layer = layer
-        self._masked = masked
+        self._layer, self._masked = layer, masked
 
     def state(self, name: str, shape: Shape) -> str:
         """Declare the state computed by operation `name`; return its name at the previous step."""

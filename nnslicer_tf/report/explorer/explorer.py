@@ -32,8 +32,7 @@ class Explorer:
     """
 
     def __init__(self, title: str, data: bytes) -> None:
-        self.title = title
-        self.data = data
+        self.title, self.data = title, data
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the view as one HTML file, which needs neither a server nor a network."""
