@@ -30,16 +30,5 @@ from nnslicer_tf.kinds.kind import (
     register_rule,
 )
 
-__all__ = [
-    "AT_ZERO",
-    "EXCLUSION",
-    "MULTIPLIERS",
-    "AtZero",
-    "Kind",
-    "Neurons",
-    "Node",
-    "Rule",
-    "kind_of",
-    "register_kind",
-    "register_rule",
-]
+__all__ = ["AT_ZERO", "EXCLUSION", "MULTIPLIERS", "AtZero", "Kind", "Neurons", "Node", "Rule"]
+__all__ += ["kind_of", "register_kind", "register_rule"]

@@ -15,23 +15,7 @@ from nnslicer_tf.pruning.rankers import ClassRanker, NNSlicerRanker, Ranker, sco
 from nnslicer_tf.pruning.removal import compact, remove_units
 from nnslicer_tf.pruning.shrinking import shrink
 
-__all__ = [
-    "ClassRanker",
-    "NNSlicerRanker",
-    "Ranker",
-    "apply_masks",
-    "compact",
-    "fine_tune",
-    "global_ratios",
-    "keep_masks",
-    "masks",
-    "prune",
-    "remove_units",
-    "renormalise",
-    "scores",
-    "shrink",
-    "times_weight",
-    "weight_masks",
-    "without_masks",
-]
+__all__ = ["ClassRanker", "NNSlicerRanker", "Ranker", "apply_masks", "compact", "fine_tune"]
+__all__ += ["global_ratios", "keep_masks", "masks", "prune", "remove_units", "renormalise"]
+__all__ += ["scores", "shrink", "times_weight", "weight_masks", "without_masks"]
 explain_all(globals())

@@ -14,17 +14,6 @@ from nnslicer_tf.semantic.neurons import CriticalNeurons, masked, restructure
 from nnslicer_tf.semantic.selective_training import develop, parameter_share, readapt, train_neurons
 from nnslicer_tf.semantic.slicer import SemanticSlicer
 
-__all__ = [
-    "METRICS",
-    "CriticalNeurons",
-    "Metric",
-    "SemanticSlicer",
-    "contributions",
-    "develop",
-    "masked",
-    "parameter_share",
-    "readapt",
-    "restructure",
-    "train_neurons",
-]
+__all__ = ["METRICS", "CriticalNeurons", "Metric", "SemanticSlicer", "contributions", "develop"]
+__all__ += ["masked", "parameter_share", "readapt", "restructure", "train_neurons"]
 explain_all(globals())
