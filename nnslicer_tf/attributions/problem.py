@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from keras import ops, tree
 
-from nnslicer_tf._checks import check_points
+from nnslicer_tf._checks import as_array, check_points
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
@@ -113,16 +113,23 @@ class Problem:
 
     def of_units(self, values: Any) -> np.ndarray:
         """Return attributions of one or several inputs as one checked array `(units,)`."""
-        by_input = values if isinstance(values, Mapping) else {self.im.input_operation: values}
-        parts = []
+        names, parts = list(self.im.input_shapes), []
+        by_input = values if isinstance(values, Mapping) else {names[0]: values}
+        if {*by_input} != {*names}:
+            raise InvalidArgumentError(
+                f"values must be a dict by input, with the keys {names}. Received: "
+                f"{list(by_input) if isinstance(values, Mapping) else type(values).__name__}"
+            )
         for name, shape in self.im.input_shapes.items():
-            part = np.asarray(by_input[name], np.float64)
-            if part.shape != shape or np.isnan(part).any():
-                what = f"shape {part.shape}" if part.shape != shape else "NaN in places"
+            part = as_array(by_input[name])
+            is_right = part.shape == shape and part.dtype.kind in "fiub"
+            if not is_right or np.isnan(part).any():
+                what = "NaN in places" if is_right else f"{part.dtype} of shape {part.shape}"
                 raise InvalidArgumentError(
                     f"values must have one number for each value of the sample, so shape {shape}. "
                     f"Received: {what}"
                 )
+            part = part.astype(np.float64)
             parts.append(part.reshape(*self.unit_shapes[name], -1).sum(axis=-1).ravel())
         return np.concatenate(parts)
 

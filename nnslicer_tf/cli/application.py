@@ -1,6 +1,10 @@
 """The application `nnslicer`, assembled from its commands."""
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -9,6 +13,7 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import run_application
 from nnslicer_tf._numerics import TASKS
 from nnslicer_tf.cli import compressed, inputs, models, slices, testing, versions
+from nnslicer_tf.errors import InvalidArgumentError
 
 app = typer.Typer(
     help="Program analysis of neural networks: slices, and what can be done with them.",
@@ -24,9 +29,32 @@ _PANELS = {
     "Versions": (versions, ("diff",)),
     "Tests": (testing, ("detect", "cover", "inspect", "causes", "lines", "planes")),
 }
+
+
+def _without_overwriting(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that refuses to write over a file that it reads."""
+    hints = inspect.signature(command).parameters.items()
+    written = [name for name, hint in hints if inputs.is_written(hint.annotation)]
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        paths = {name: Path(value) for name, value in options.items() if inputs.is_file(value)}
+        for output in set(written) & set(paths):
+            for name in set(paths) - set(written):
+                if paths[name].samefile(paths[output]):
+                    raise InvalidArgumentError(
+                        f"--{output} would overwrite '{paths[name]}', which the command reads "
+                        f"({name}). Choose another file."
+                    )
+        command(**options)
+
+    return run
+
+
 for _panel, (_module, _names) in _PANELS.items():
     for _name in _names:
-        app.command(_name.rstrip("_"), rich_help_panel=_panel)(getattr(_module, _name))
+        _command = _without_overwriting(getattr(_module, _name))
+        app.command(_name.rstrip("_"), rich_help_panel=_panel)(_command)
 
 
 @app.command(rich_help_panel="More")

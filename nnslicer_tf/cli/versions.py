@@ -58,7 +58,12 @@ def diff(
     print(result.summary())
     inputs.show(result.to_frame(), output)
     causes, names = None, inputs.names(classes, samples.class_names)
-    if flips and len(result.negative) and labels is True:
+    shapes = [
+        [v.shape for v in im.model.weights] for im in (before, after) if not isinstance(im, str)
+    ]
+    if flips and len(result.negative) and shapes[0] != shapes[-1]:
+        print("The versions have different architectures: no weights explain the flips.")
+    elif flips and len(result.negative) and labels is True:
         chosen = samples.x[result.negative[:flips]]
         causes = versions.explain_flips(
             before, after, chosen, level=level, output=of_output, rng=seed

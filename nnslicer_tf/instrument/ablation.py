@@ -44,7 +44,7 @@ Mask: TypeAlias = np.ndarray | Mapping[str, np.ndarray]
 
 An array over all units, `(units,)` or `(samples, units)`, or name → array of the unit's shape in
 `Ablation.shapes`, optionally with a leading axis of samples; names that are left out are active.
-Bools, or numbers from 0 to 1."""
+Bools, or numbers: from 0 to 1 they interpolate, beyond they extrapolate."""
 
 Base: TypeAlias = tuple[dict[str, Any], dict[str, Any], int]
 """A reference's values by operation, what they contribute to sums, and the number of donors."""
@@ -93,7 +93,7 @@ class Ablation:
         level: str = "synapse",
         *,
         target: TargetLike | None = None,
-        of: Iterable[str] | None = None,
+        of: str | Iterable[str] | None = None,
         groups: Mapping[str, Sequence[Sequence[int]]] | None = None,
     ) -> None:
         check_name("level", level, (*LEVELS, WEIGHT))
@@ -123,7 +123,7 @@ class Ablation:
         self.reference.check(self.im)
         self.target = None if target is None else resolve_target(self.im, target)
         wanted = self.im.logit_operation if self.target is None else self.target.operation
-        names = None if of is None else tuple(of)
+        names = None if of is None else (of,) if isinstance(of, str) else tuple(of)
         parts = {name: tuple(map(tuple, lists)) for name, lists in (groups or {}).items()}
         key = "ablation", level, by_weight, wanted, names, tuple(parts.items())
         self.network = self.im.prepared(

@@ -25,7 +25,11 @@ from nnslicer_tf._checks import ArrayLike, check_count, check_labels, check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf.attributions.multipliers import gradient, propagate_multipliers
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import (
+    InvalidArgumentError,
+    NonFiniteActivationError,
+    UnsupportedLayerError,
+)
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
@@ -113,10 +117,21 @@ def contributions(
         total = len(starts)
     moments = {layer: StandardScaler() for layer in layers}
     for batch_x, batch_y in track(batches, "Contributions", total, progress):
-        values = values_of(batch_x, batch_y)
+        values = finite(values_of(batch_x, batch_y))
         for layer, of_layer in moments.items():
             of_layer.partial_fit(values[layer])
     return layer_scores(options, moments)
+
+
+def finite(values: Values) -> Values:
+    """Return a batch's values by layer; scikit-learn would leave out those that are NaN."""
+    for layer, of_layer in values.items():
+        if not np.isfinite(of_layer).all():
+            raise NonFiniteActivationError(
+                f"The values of layer '{layer}' are NaN or infinite for some samples. Check the "
+                "weights and the preprocessing."
+            )
+    return values
 
 
 def layer_scores(metric: Metric, moments: Mapping[str, StandardScaler]) -> Values:

@@ -23,6 +23,7 @@ from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.semantic.metrics import (
     METRICS,
     Baseline,
+    finite,
     labelled,
     layer_scores,
     mask_names,
@@ -85,7 +86,7 @@ class SemanticSlicer:
             members = np.flatnonzero(self._y == c)
             for start in range(0, len(members), batch_size):
                 batch = members[start : start + batch_size]
-                values = values_of(self._x[batch], self._y[batch])
+                values = finite(values_of(self._x[batch], self._y[batch]))
                 for layer in self._layers:
                     part[layer].partial_fit(values[layer])
                     whole[layer].partial_fit(values[layer])

@@ -15,7 +15,7 @@ from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.plausibility import warn_of_range
 from nnslicer_tf.slicing._checkpoint import Checkpoint
 from nnslicer_tf.slicing._exclusion_walk import ExclusionWalk
-from nnslicer_tf.slicing._zero_walk import AmountWalk, CountWalk
+from nnslicer_tf.slicing._zero_walk import FIRST, AmountWalk, CountWalk
 from nnslicer_tf.slicing.profile import Profile
 
 
@@ -41,7 +41,7 @@ class Work:
                     if checkpoint.is_done(index, digests[index]):
                         bar.update(len(batch))
                     else:
-                        yield index, self.capture(batch, self.job.captured, first)
+                        yield index, self._captured(batch, first)
 
             for index, result in self.engine.map(self.job, pending()):
                 checkpoint.add(index, digests[index], result)
@@ -52,13 +52,16 @@ class Work:
     def results(self, samples: Samples, progress: bool) -> Iterator[Any]:
         """Yield the result of each batch, in order."""
         captured: Iterator[tuple[int, Any]] = (
-            (index, self.capture(batch, self.job.captured, first))
-            for index, first, batch in self._batches(samples)
+            (index, self._captured(batch, first)) for index, first, batch in self._batches(samples)
         )
         with self._bar(samples, progress) as bar:
             for index, result in in_order(self.engine.map(self.job, captured)):
                 self._advance(bar, index)
                 yield result
+
+    def _captured(self, batch: Any, first: int) -> dict[str, np.ndarray]:
+        values = self.capture(batch, self.job.captured, first)
+        return values if isinstance(self.job, ExclusionWalk) else values | {FIRST: np.array(first)}
 
     def _bar(self, samples: Samples, progress: bool) -> Any:
         what = "Compiling" if self.job.compiles_first else "Slicing"

@@ -21,7 +21,7 @@ from nnslicer_tf.instrument import Ablation
 from nnslicer_tf.instrument.references import Samples, as_reference, values_of
 from nnslicer_tf.slicing._checkpoint import check_batch
 from nnslicer_tf.slicing._shared_passes import Member, SharedPasses
-from nnslicer_tf.slicing.answers import BINARY, asked_answers
+from nnslicer_tf.slicing.answers import CLASS, asked_answers
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.donors import DonorSets, donor_sets
 from nnslicer_tf.slicing.search import Search
@@ -139,7 +139,7 @@ class Decisions(Job):
             "inactive": self.reference.words,
             "kind": answers.kind,
             "names": answers.names,
-            "labels": answers.kind != BINARY and answers.classes.is_multi_label,
+            "labels": answers.kind == CLASS and answers.classes.is_multi_label,
             "donors": len(search.data.index) // len(search.samples),
             "number": answers.is_number,
             "others": [[list(pair) for pair in search.given]],

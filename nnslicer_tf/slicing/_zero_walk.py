@@ -19,6 +19,7 @@ from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
+from nnslicer_tf.instrument.inputs import check_finite
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.recurrence import RecurrentLayer, consumers_first
 from nnslicer_tf.kinds import AT_ZERO, kind_of
@@ -77,6 +78,10 @@ def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     return max(*largest.values(), *synapses.values()) * batch < _EXACT
 
 
+FIRST = ""
+"""Key of the number of a batch's first sample, beside the values that a job reads."""
+
+
 class _BackendWalk(Job):
     """A job that runs a compiled walk on samples."""
 
@@ -98,15 +103,17 @@ class _BackendWalk(Job):
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Any:
         """Return the result for a batch, given the values of the input operations."""
         seeds = {} if self._plan.start.predicted else self._fixed_seeds()
+        inputs = [captured[name] for name in self.captured]
         convert = ops.convert_to_tensor
         tensors = self._compiled(
-            [convert(x, "float32" if x.dtype == np.float64 else None) for x in captured.values()],
+            [convert(x, "float32" if x.dtype == np.float64 else None) for x in inputs],
             {name: convert(seed) for name, seed in seeds.items()},
         )
         self._traced = True
         # Without copying, if the backend allows it.
         to_host = ops.convert_to_numpy if keras.backend.backend() == "torch" else np.asarray
         neurons, synapses, logits = keras.tree.map_structure(to_host, tensors)
+        check_finite({self._plan.logits: logits}, int(captured.get(FIRST, 0)))
         if self.collector.reduce is not None:
             return self.collector.collect(Contributions(neurons, {}), logits, synapses)
         synapses = {n: v.reshape(len(v), *self._plan.kernels[n].shape) for n, v in synapses.items()}
@@ -182,6 +189,17 @@ class _BackendWalk(Job):
             return self.walk(x)
         finally:
             self._seeds = {}
+
+    def _logits(self, values: Mapping[str, Any]) -> Any:
+        """Return the logits, NaN for samples with values that are not finite."""
+        logits = values[self._plan.logits]
+        axes = range(1, len(logits.shape))
+        for value in values.values():
+            if keras.backend.is_float_dtype(keras.backend.standardize_dtype(value.dtype)):
+                rows = ops.reshape(ops.isfinite(value), (ops.shape(value)[0], -1))
+                right = ops.expand_dims(ops.all(rows, axis=1), [*axes])
+                logits = ops.where(right, logits, np.float32(np.nan))
+        return logits
 
     def _fixed_seeds(self) -> dict[str, np.ndarray]:
         logits = np.zeros((1, *self._plan.nodes[self._plan.logits].shape), np.float32)
@@ -278,7 +296,7 @@ class CountWalk(_BackendWalk):
                 return at_zero.inputs(operation, g, signs, {**values, operation.name: limit})
             return at_zero.inputs(operation, g, signs, values)
 
-        logits = values[plan.logits]
+        logits = self._logits(values)
         seed = {n: self._present(values, n, v) for n, v in self._seed(logits).items()}
         return propagate(self._order, seed, expand, plan.shapes), logits
 
@@ -311,7 +329,7 @@ class AmountWalk(_BackendWalk):
 
     def contributions(self, x: Any, on_sum: OnSum, on_gates: OnGates) -> tuple[dict[str, Any], Any]:
         values = self._im.compute(x, self._needed)
-        logits = values[self._plan.logits]
+        logits = self._logits(values)
         batch = ops.shape(logits)[0]
         reference = {
             name: ops.broadcast_to(value, (batch, *value.shape[1:]))

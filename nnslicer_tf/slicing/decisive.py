@@ -236,7 +236,7 @@ class DecisiveSlices(ShownAsTable):
             kept = int(self.certificate["kept"].sum())
             text += (
                 f" It is one slice for {len(self)} samples, and keeps the answers of {kept}; "
-                f"probabilities are those of sample {index}."
+                f"{'values' if number else 'probabilities'} are those of sample {index}."
             )
         if self.info.get("labels"):
             text += " The labels are independent; only the most probable one was kept."

@@ -436,7 +436,7 @@ def compare_methods(
     own = DEEPLIFT if background is None else background.method
     values = {own: contributions}
     left_out = {}
-    for name in track(methods, "Other methods", progress=progress):
+    for name in track([m for m in methods if m != own], "Other methods", progress=progress):
         try:
             values[name] = ATTRIBUTIONS[name](im, sample, baseline, target)
         except UnsupportedLayerError as error:

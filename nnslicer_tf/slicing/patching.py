@@ -291,6 +291,8 @@ def _swept(
         names = heads if by_head else [n for n in im.graph.operations if n in {*sums, *added}]
         names = [n for n in names if n in {o.name for o in reached}]
     else:
+        if not names:
+            raise InvalidArgumentError("operations is empty. Omit it for all, or name some.")
         for name in names:
             if name not in {o.name for o in reached}:
                 hint = "does not exist" if name not in im.graph.operations else "is not before it"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # The first steps are large if there are many units: effects need no new estimate then. Answers are
 # lost between a fifth and a hundredth of the units, where the steps are small.
+_ROUNDING = 1e-5  # of a number: no change is smaller
 _MANY_UNITS = 1000
 _FIRST_SHARES = (0.4, 0.2)
 _STEP = 0.8
@@ -146,7 +147,9 @@ class Search:
             changes = answers.divergence(self.empty, self.samples[index])[counts]
             sums = np.bincount(index[counts], changes, len(self.samples))
             scale = sums / np.maximum(np.bincount(index[counts], minlength=len(sums)), 1)
-            return (divergence <= required.tolerance * scale[trial.index])[trial.counts]
+            limits = required.tolerance * scale[trial.index]
+            limits += _ROUNDING * np.abs(values).max(axis=-1)  # where nothing changes the number
+            return (divergence <= limits)[trial.counts]
         goals = self.targets[trial.index]
         is_answer = answers.of(values) == goals
         same = is_answer.copy()

@@ -154,6 +154,8 @@ class VersionComparison(ShownAsTable):
             lines.append(
                 f"Layer '{first['layer']}' matters most: with its old weights, "
                 f"{first['old answer without']:.0%} of the change is gone."
+                if first["old answer without"] >= 0.005
+                else "With no single layer's old weights are the answers nearer to the old ones."
             )
         if self.not_compared:
             lines.append(f"Not compared: {', '.join(self.not_compared)}.")

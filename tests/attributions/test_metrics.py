@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
 from nnslicer_tf.attributions.methods import sampled_gradients
+from nnslicer_tf.errors import InvalidArgumentError
 
 XPLIQUE = json.loads((Path(__file__).parent / "xplique.json").read_text(encoding="utf-8"))
 ZERO = np.zeros((8, 8, 1), np.float32)
@@ -60,3 +62,19 @@ def test_deletion_and_insertion_meet(im, samples):
     down = metrics.deletion(im, x, ZERO, target, MAPS[0], steps=4).answers
     up = metrics.insertion(im, x, ZERO, target, MAPS[0], steps=4).answers
     np.testing.assert_allclose(down[[0, -1]], up[[-1, 0]], rtol=1e-5)
+
+
+def test_values_for_several_inputs_are_checked():
+    inputs = keras.Input((2,), name="a"), keras.Input((3,), name="b")
+    im = nns.InstrumentedModel(
+        keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Concatenate()(inputs)))
+    )
+    x = {"a": np.ones(2, np.float32), "b": np.ones(3, np.float32)}
+    zero = {name: 0 * value for name, value in x.items()}
+    assert np.isfinite(metrics.deletion(im, x, zero, 1, x, 5).area)
+    wrong = ({"a": np.ones(2)}, np.ones(5), [*x.values()], x | {"c": np.ones(1)})
+    for values in wrong:
+        with pytest.raises(InvalidArgumentError, match="values must be a dict by input, with the"):
+            metrics.deletion(im, x, zero, 1, values, 5)
+    with pytest.raises(InvalidArgumentError, match="one number for each value"):
+        metrics.insertion(im, x, zero, 1, x | {"a": "abc"}, 5)

@@ -58,3 +58,23 @@ def test_right_answers_that_are_numbers(ending, nnslicer, tmp_path):
     assert code == 2 and "are numbers. In Python, deepbase.inspect takes" in err
     data = nns.datasets.load_data(data, labels="any")
     np.testing.assert_allclose(data.y, y, rtol=1e-5)
+
+
+def test_a_command_does_not_write_over_what_it_reads(nnslicer, tmp_path, files):
+    """However the file is called: by another path, a link, as data or as a model."""
+    for name in ("model.keras", "labelled.npz", "profile.npz"):
+        (tmp_path / name).write_bytes((files / name).read_bytes())
+    TABLE.assign(label=0).to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "link.npz").symlink_to(tmp_path / "labelled.npz")
+    model, data, profile = (tmp_path / n for n in ("model.keras", "labelled.npz", "profile.npz"))
+    before = {path: path.read_bytes() for path in (model, data, profile)}
+    options = ("--model", model, "--data", data)
+    for arguments in (
+        ("prune", *options, "--epochs", 0, "--output", tmp_path / "." / "model.keras"),
+        ("profile", *options, "--output", tmp_path / "link.npz"),
+        ("slice", *options, "--profile", profile, "--output", profile),
+        ("semantic", *options, "--output", model),
+    ):
+        code, _, err = nnslicer(*arguments)
+        assert code == 2 and "would overwrite" in err and "which the command reads" in err
+    assert {path: path.read_bytes() for path in before} == before

@@ -73,3 +73,18 @@ def test_the_gate_for_numbers(nnslicer, tmp_path):
     assert code == 1 and "Negative flips: 60 of 60" in out
     code, _, err = nnslicer(*task)
     assert code == 2 and "--tolerance" in err
+
+
+def test_versions_of_two_architectures(nnslicer, pair, tmp_path):
+    """Flips are not explained by weights; the verdict and its files are there."""
+    import keras
+
+    junit, wider = tmp_path / "report.xml", tmp_path / "wider.keras"
+    keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10, name="other")]
+    ).save(wider)
+    options = ("--data", DATA, "--max-negative-flips", "99%", "--junit", junit)
+    code, out, err = nnslicer("diff", pair[0], wider, *options)
+    assert code == 0, err
+    assert "no weights explain the flips" in out and "passed" in out
+    assert ElementTree.parse(junit).getroot().get("failures") == "0"

@@ -460,3 +460,11 @@ def test_sizes_groups_and_models_that_do_not_fit():
         Ablation(model, Zero()).model({}, into=other)
     for kept, own in zip(other.get_weights(), before, strict=True):
         np.testing.assert_array_equal(kept, own)
+
+
+def test_one_operation_by_name():
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(4, name="h"), layers.Dense(2)])
+    x = np.ones((2, 3), np.float32)
+    ablation = Ablation(model, Zero(), "neuron", of="h")  # one name, and not its letters
+    assert list(ablation.shapes) == ["h"]
+    assert ablation.outputs({"h": np.full(4, 0.5)}, x).shape == (2, 2)

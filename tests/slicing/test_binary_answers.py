@@ -75,3 +75,34 @@ def test_levels_of_slices_alone(asked, level):
     slicer, x, outputs, _ = asked
     with pytest.raises(nns.errors.InvalidArgumentError, match=f"Unknown level {level!r}"):
         slicer.decisive(x[:1], outputs, level=level)
+
+
+def test_what_is_said_of_numbers_of_a_model_of_labels():
+    """A number is no label: none was chosen, and there are no probabilities."""
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    tags = layers.Dense(3, activation="sigmoid", name="tags")
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(4, "relu", name="h"), tags])
+    im = nns.InstrumentedModel(model)
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, x, progress=False), progress=False)
+    options = {"scope": None, "max_share": 1.0}
+    found = slicer.decisive(x[:1], {"h": [2]}, **options)
+    assert "most probable" not in found.summary() and not found.info["labels"]
+    together = slicer.decisive(x[:3], {"h": [2]}, together=True, **options)
+    assert "values are those of sample 0" in together.summary()
+    assert "only the most probable one was kept" in slicer.decisive(x[:1], **options).summary()
+
+
+@pytest.mark.parametrize("change", [0, 1e-7, 1e-5, 0.1])
+def test_a_number_that_nothing_changes_is_kept(change):
+    """At the mean all units give their means: a difference is rounding alone."""
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(1).normal(size=(50, 6)).astype(np.float32)
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(8, "relu"), layers.Dense(1)])
+    im = nns.InstrumentedModel(model, task="regression")
+    profile = nns.Profile.from_data(im, x, progress=False)
+    mean = profile.means[im.input_operation][None].copy()
+    mean[:, 0] += change
+    slicer = nns.Slicer(im, profile, progress=False)
+    found = slicer.decisive(mean, level="input", scope=None, max_share=1.0)
+    assert found.certificate["kept"].all()

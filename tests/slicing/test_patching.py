@@ -180,3 +180,9 @@ def test_bad_arguments(transformer):
         patch(im, clean, clean, 1)
     with pytest.raises(nns.errors.InvalidArgumentError, match="has 2 heads"):
         patch_path(im, clean, corrupt, ("attention1/context", 5), "hidden2:pre", 1)
+
+
+def test_no_operations_are_refused(transformer):
+    im, clean, corrupt = transformer
+    with pytest.raises(nns.errors.InvalidArgumentError, match="operations is empty"):
+        patch(im, clean, corrupt, 0, operations=[])

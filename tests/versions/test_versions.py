@@ -449,3 +449,23 @@ def test_channels_are_those_of_the_layers_outputs(name):
     labels = old.predict(x, verbose=0).argmax(axis=1)
     table = versions.rank_changes(old, new, x, labels, progress=False)
     assert sorted(zip(table.name, table["index"], strict=True)) == expected
+
+
+def test_no_layer_matters_most_where_none_brings_answers_nearer():
+    """Two layers whose signs both changed compute the same; either alone makes it worse."""
+    rng = np.random.default_rng(0)
+    old, new = (
+        keras.Sequential(
+            [keras.Input((3,)), layers.Dense(3, "tanh", name="a"), layers.Dense(3, name="b")]
+        )
+        for _ in range(2)
+    )
+    weights = old.get_weights()
+    noise = [rng.normal(0, 0.1, w.shape) for w in weights]
+    new.set_weights([*(n - w for n, w in zip(noise[:3], weights[:3], strict=True)), weights[3]])
+    for model in (old, new):
+        model.compile("adam", "mse")
+    found = versions.compare(old, new, rng.normal(size=(40, 3)), tolerance=0.05)
+    assert found.layers["old answer without"].max() < 0
+    assert "With no single layer's old weights are the answers nearer" in found.summary()
+    assert "matters most" not in found.summary()
