@@ -182,9 +182,7 @@ def write_archive(
 ) -> None:
     """Write an .npz file for `read_archive` with the same format, `kind`, as `atomic_path` does."""
     if as_path(path).suffix != ".npz":
-        raise InvalidArgumentError(
-            f"The name of a result file must end in .npz. Received: '{path}'"
-        )
+        raise InvalidArgumentError(f"A result file's name must end in .npz. Received: '{path}'")
     text = json.dumps({"format": kind, **header}, default=np.generic.item)  # of NumPy's numbers
     members: dict[str, Any] = {"header": np.array(text), **arrays}
     with atomic_path(path, replace=replace) as temporary:

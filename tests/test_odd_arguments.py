@@ -182,7 +182,7 @@ def test_scores_that_do_not_fit(im, odd):
 
 def test_files_of_figures(tmp_path):
     for name in ("a.txt", "a", "a.keras"):
-        with pytest.raises(InvalidArgumentError, match="Figures are written as"):
+        with pytest.raises(InvalidArgumentError, match="Figures end in"):
             save_figure(Figure(), tmp_path / name)
     for name in ("a.pdf", "a.PNG", "a.svg"):
         save_figure(Figure(), tmp_path / name)

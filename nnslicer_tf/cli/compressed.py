@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OriginalOption = Annotated[Path, Option("--original", help="The original, a .keras or .h5 file.")]
 CompressedOption = Annotated[
-    Path, Option("--compressed", help="The compressed model, .tflite, .keras or .h5.")
+    Path, Option("--compressed", help="Compressed model: .tflite, .keras or .h5.")
 ]
 ScaleOption = Annotated[
     float | None,
@@ -80,9 +80,7 @@ def deviations(
         float | None, Option(help="Largest change of a value; for images on a scale of 0 … 255.")
     ] = None,
     max_queries: Annotated[int, Option(help="Most queries per seed.", min=1)] = 1000,
-    minimise: Annotated[
-        bool, Option("--minimise", help="Undo changes that a deviation does not need.")
-    ] = False,
+    minimise: Annotated[bool, Option("--minimise", help="Undo changes that are needless.")] = False,
     checkpoint: inputs.CheckpointOption = None,
     seed: inputs.SeedOption = 0,
 ) -> None:
@@ -163,9 +161,7 @@ def recipe(
     compressed: CompressedOption,
     data: inputs.OptionalDataOption = None,
     deviations: DeviationsOption = None,
-    budget: Annotated[
-        float, Option(help="Largest share of the weights to leave in floating point.")
-    ] = 0.05,
+    budget: Annotated[float, Option(help="Largest share of the weights left as floats.")] = 0.05,
     output: Annotated[
         Path | None, inputs.file_option("the layers, their tensors and the AI Edge recipe", ".json")
     ] = None,

@@ -56,14 +56,10 @@ def is_file(value: Any) -> bool:
     return isinstance(value, (str, Path)) and bool(str(value)) and os.path.isfile(value)
 
 
-ModelOption = Annotated[
-    Path, Option("--model", help="Keras model, a .keras or .h5 file; or an ACAS Xu .nnet file.")
-]
+ModelOption = Annotated[Path, Option("--model", help="Keras model, .keras or .h5; ACAS Xu: .nnet.")]
 DataOption = Annotated[str, Option("--data", help=_DATA)]
 OptionalDataOption = Annotated[str | None, Option("--data", help=_DATA)]
-TestOption = Annotated[
-    str | None, Option("--test", help="Labelled data for the accuracy; by default --data.")
-]
+TestOption = Annotated[str | None, Option("--test", help="Labelled data for accuracy, or --data.")]
 ProfileOption = Annotated[Path, Option(help="Profile, from 'nnslicer profile'.")]
 NormaliseOption = Annotated[
     str,
@@ -74,9 +70,7 @@ NormaliseOption = Annotated[
     ),
 ]
 ThetaOption = Annotated[float, Option(help="Threshold θ ≥ 0; larger: smaller slices.")]
-ClassesOption = Annotated[
-    str, Option("--classes", help="Names of the classes, in order, separated by commas.")
-]
+ClassesOption = Annotated[str, Option("--classes", help="Names of the classes in order: cat,dog.")]
 CheckpointOption = Annotated[
     Path | None, Option(help="Folder for finished parts, from which an interrupted run resumes.")
 ]
@@ -90,12 +84,8 @@ ToleranceOption = Annotated[
 SeedOption = Annotated[int, Option(help="Seed of everything random.")]
 TableOption = Annotated[Path | None, file_option("the table", ".csv")]
 PictureOption = Annotated[Path | None, file_option("a picture", ".png", ".pdf")]
-LeastOption = Annotated[
-    bool, Option("--least", help="The prediction is the smallest output (ACAS Xu).")
-]
-PointDataOption = Annotated[
-    str | None, Option("--data", help="Data with the samples, if indices are given.")
-]
+LeastOption = Annotated[bool, Option("--least", help="The least output is the answer (ACAS Xu).")]
+PointDataOption = Annotated[str | None, Option("--data", help="Data to which indices refer.")]
 
 
 def writable(path: Path | None, *endings: str) -> None:

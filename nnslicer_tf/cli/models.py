@@ -21,9 +21,7 @@ _REPRESENTATIVE = 300  # samples that calibrate the ranges of activations
 def prune(
     model: inputs.ModelOption,
     data: inputs.DataOption,
-    classes: Annotated[
-        str, Option(help="The classes that are needed, such as '3,5'; by default all outputs.")
-    ] = "",
+    classes: Annotated[str, Option(help="Classes that are needed, '3,5'; by default all.")] = "",
     test: inputs.TestOption = None,
     output: Annotated[
         Path, Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel).")
@@ -42,9 +40,7 @@ def prune(
         ),
     ] = None,
     seed: inputs.SeedOption = 0,
-    names: Annotated[
-        str, Option(help="Names of all classes, in order, if the labels are names.")
-    ] = "",
+    names: Annotated[str, Option(help="Names of all classes, in order, if labels are names.")] = "",
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Make a smaller model, perhaps for some classes only; show its costs and accuracy.

@@ -102,9 +102,7 @@ def explain(
             "'price', 'map[3,4,0]'."
         ),
     ] = None,
-    instead_of: Annotated[
-        str | None, Option(help="Another class: why the target, and not this one?")
-    ] = None,
+    instead_of: Annotated[str | None, Option(help="Why the target, and not this class?")] = None,
     background: Annotated[
         str | None,
         Option(
@@ -112,16 +110,12 @@ def explain(
             "default the profile's rows."
         ),
     ] = None,
-    words: Annotated[
-        str, Option(help="Words of a text, one for each token, separated by spaces.")
-    ] = "",
+    words: Annotated[str, Option(help="Words of a text, one a token, between spaces.")] = "",
     usual: Annotated[
         str | None,
         Option(help="Labelled data, as for --data, to compare the slice with those of its class."),
     ] = None,
-    compare: Annotated[
-        bool, Option("--compare", help="Compare with all methods instead of one.")
-    ] = False,
+    compare: Annotated[bool, Option("--compare", help="Compare with all other methods.")] = False,
     theta: inputs.ThetaOption = 0.3,
     classes: inputs.ClassesOption = "",
     normalise: inputs.NormaliseOption = "unit",
@@ -282,9 +276,7 @@ def slice_(
 def show(
     file: Annotated[Path, Argument(help="A profile, slice, set of slices or decisive slices.")],
     plot: Annotated[Path | None, inputs.file_option("a picture of a slice", *_PICTURES)] = None,
-    sample: Annotated[
-        int | None, Option(help="For a set of slices: show only this sample's, from 0.")
-    ] = None,
+    sample: Annotated[int | None, Option(help="Of a set of slices: this sample's, from 0.")] = None,
 ) -> None:
     """Print a table of a profile, a slice or every sample of a set; draw a slice."""
     result = _load_result(file, "drawn" if plot else "")
@@ -313,9 +305,7 @@ def explore(
         list[Path],
         Option(help="Keras model; for two models, such as two versions, once for each file."),
     ],
-    data: Annotated[
-        str | None, Option(help="The samples that were sliced, as for 'nnslicer slice'.")
-    ] = None,
+    data: Annotated[str | None, Option(help="The sliced samples, as for 'nnslicer slice'.")] = None,
     profile: Annotated[
         list[Path] | None, Option(help="The profile of the slices; as many as there are models.")
     ] = None,
@@ -364,10 +354,6 @@ def _load_result(path: Path, of_slices: str = "") -> "Slice | SliceSet | Decisiv
         if of_slices and isinstance(result, Profile):
             raise InvalidArgumentError(f"'{path}' is a profile; only slices can be {of_slices}.")
         if of_slices == "drawn" and isinstance(result, DecisiveSlices):
-            raise InvalidArgumentError(
-                f"'{path}' contains decisive slices: open it with 'nnslicer explore'."
-            )
+            raise InvalidArgumentError(f"'{path}' has decisive slices: use 'nnslicer explore'.")
         return result
-    raise CorruptFileError(
-        f"'{path}' is neither a slice, nor a set of slices, nor a profile. {last}"
-    )
+    raise CorruptFileError(f"'{path}' is no slice, set of slices or profile. {last}")

@@ -32,9 +32,7 @@ def detect(
     preset: Annotated[
         str, Option(help="'margin', 'fused', 'stable', 'slices', 'lean', 'photos' or 'paper'.")
     ] = "fused",
-    false_positive_rate: Annotated[
-        float, Option(help="Share of normal inputs that may be flagged.")
-    ] = 0.05,
+    false_positive_rate: Annotated[float, Option(help="Share of normal inputs to flag.")] = 0.05,
     explore: Annotated[
         Path | None, inputs.file_option("a view of slices of flagged and other inputs", ".html")
     ] = None,
@@ -76,9 +74,7 @@ def cover(
     threshold: Annotated[
         float, Option(help="For 'neuron': those above it, in their layer's scaled values, count.")
     ] = 0.25,
-    train: Annotated[
-        str | None, Option(help="Training data, as for --data, for the neurons' ranges.")
-    ] = None,
+    train: Annotated[str | None, Option(help="Training data, for the neurons' ranges.")] = None,
     output: inputs.TableOption = None,
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
@@ -109,9 +105,7 @@ def inspect(
     data: inputs.DataOption,
     units: Annotated[
         str | None,
-        Option(
-            help="Names of the operations, with * for any: 'relu*'. By default all activations."
-        ),
+        Option(help="Names of operations, with * for any: 'relu*'. By default all activations."),
     ] = None,
     measure: Annotated[str, Option(help="Measure of affinity.")] = "correlation",
     output: inputs.TableOption = None,
@@ -163,9 +157,7 @@ def lines(
     model: inputs.ModelOption,
     start: Annotated[
         str,
-        Option(
-            "--from", help="Start of the line: values such as '0,0.5', or the index of a sample."
-        ),
+        Option("--from", help="Start of the line: values such as '0,0.5', or a sample's index."),
     ],
     end: Annotated[str, Option("--to", help="End of the line, in the same form.")],
     data: inputs.PointDataOption = None,

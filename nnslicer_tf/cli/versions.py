@@ -30,9 +30,7 @@ def diff(
     junit: Annotated[Path | None, inputs.file_option("a test report (JUnit)", ".xml")] = None,
     output: inputs.TableOption = None,
     tolerance: inputs.ToleranceOption = None,
-    of_output: Annotated[
-        str | None, Option(help="Name of the output, if there are several.")
-    ] = None,
+    of_output: Annotated[str | None, Option(help="Name of one of several outputs.")] = None,
     normalise: inputs.NormaliseOption = "unit",
     classes: inputs.ClassesOption = "",
     seed: inputs.SeedOption = 0,

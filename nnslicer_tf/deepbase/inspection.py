@@ -92,9 +92,7 @@ def inspect(
         members = [models] if isinstance(models, (keras.Model, InstrumentedModel)) else list(models)
         names = [m.model.name if isinstance(m, InstrumentedModel) else m.name for m in members]
         if len(set(names)) < len(names):
-            raise InvalidArgumentError(
-                f"Models must have different names: pass a mapping. Received: {names}"
-            )
+            raise InvalidArgumentError(f"Give the models different names. Received: {names}")
         models = dict(zip(names, members, strict=True))
     if not models:
         raise InvalidArgumentError("There are no models to inspect.")

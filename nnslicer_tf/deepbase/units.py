@@ -158,9 +158,7 @@ class Extractor:
                 present = keras.ops.where(present, keras.ops.ones_like(of), 0.0)
                 present = keras.ops.reshape(present, shape)
                 rows = keras.ops.where(present > 0, rows, 0.0)
-                sums, counts = (
-                    keras.ops.sum(part, axis=1, keepdims=True) for part in (rows, present)
-                )
+                sums, counts = (keras.ops.sum(p, axis=1, keepdims=True) for p in (rows, present))
                 rows = sums / keras.ops.maximum(counts, 1.0)  # an empty mean is 0
             elif not by_position:
                 rows = keras.ops.mean(rows, axis=1, keepdims=True)

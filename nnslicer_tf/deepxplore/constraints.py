@@ -56,9 +56,7 @@ class _Rectangular(Constraint):
     def __post_init__(self) -> None:
         size = self.size
         if not isinstance(size, Sequence) or len(size) != 2 or not all(map(is_int, size)):
-            raise InvalidArgumentError(
-                f"size must be (height, width) in pixels. Received: {size!r}"
-            )
+            raise InvalidArgumentError(f"size must be (height, width) pixels. Received: {size!r}")
         for pixels in size:
             check_count("size", pixels)
 

@@ -196,9 +196,7 @@ class Detector(BaseEstimator):
         arrays |= {f"state/{name}": array for name, array in self.state().items()}
         parameters = self._parameters()
         if isinstance(parameters.get("rng"), np.random.Generator):
-            raise InvalidArgumentError(
-                "To save a detector, create it with an int as rng, not a Generator."
-            )
+            raise InvalidArgumentError("To save a detector, create it with an int as rng.")
         header = {"class": type(self).__name__, "parameters": parameters}
         header["columns"] = list(self._columns)
         write_archive(path, _FORMAT, header | {"identity": self.identity()}, arrays)

@@ -165,9 +165,7 @@ def _quantised_by_recipe(
         if quantizer.need_calibration:
             rows = np.zeros(0) if samples is None else as_array(samples).astype(np.float32)
             if not len(rows):
-                raise InvalidArgumentError(
-                    "This recipe needs samples: pass at least one preprocessed input."
-                )
+                raise InvalidArgumentError("This recipe needs samples: pass preprocessed inputs.")
             ((name, signature),) = LiteRTModel(content).interpreter.get_signature_list().items()
             (tensor,) = signature["inputs"]
             feeds = [{tensor: rows[i : i + 1]} for i in range(len(rows))]

@@ -82,9 +82,7 @@ def load_nnet(path: str | os.PathLike) -> NNet:
     depth, inputs, outputs, _ = numbers(4, "layers, inputs, outputs, largest layer", whole=True)
     sizes = numbers(depth + 1, "the layers' sizes", whole=True).tolist()
     if (sizes[0], sizes[-1]) != (inputs, outputs):
-        raise failure(
-            f"sizes from {counted(inputs, 'input')} to {counted(outputs, 'output')}", sizes
-        )
+        raise failure(f"sizes of {counted(inputs, 'input')} to {counted(outputs, 'output')}", sizes)
     fields()  # an unused flag
     minima = numbers(inputs, "the inputs' minima")
     maxima = numbers(inputs, "the inputs' maxima")

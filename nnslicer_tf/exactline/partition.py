@@ -161,9 +161,7 @@ class LinearPartition(Saved, ShownAsTable):
         count = self.outputs.shape[1]
         chosen = list(range(count)) if outputs is None else list(outputs)
         if not chosen or not all(0 <= index < count for index in chosen):
-            raise InvalidArgumentError(
-                f"outputs are indices in 0 … {count - 1}. Received: {outputs}"
-            )
+            raise InvalidArgumentError(f"outputs are indices 0 … {count - 1}. Received: {outputs}")
         ax = new_axes(ax, (7, 3.8))
         for index in chosen:
             values, colour = self.outputs[:, index], f"C{index % 10}"

@@ -302,9 +302,7 @@ class Samples:
         missing = [name for name in self._shapes if name not in data]
         unknown = [key for key in data if key not in self._shapes]
         if missing or unknown:
-            raise InvalidArgumentError(
-                f"{self._expected()} Missing: {missing}, unknown: {unknown}."
-            )
+            raise InvalidArgumentError(f"{self._expected()} Missing: {missing}; unknown: {unknown}")
         arrays = {name: self._about(name, self._read, name, data[name]) for name in self._shapes}
         # As in Keras, a column of a table is an input of one value.
         one = [n for n, shape in self._shapes.items() if shape == (1,) and arrays[n].ndim == 1]

@@ -323,9 +323,7 @@ def user_line(error: BaseException) -> str:
     """Return the last line of the user's own code that an error passed, "file:line", or ""."""
     libraries = ("keras", "keras_hub", "tensorflow", "optree", "nnslicer_tf", "numpy", "tree")
     inside = tuple(f"{name}/" for name in libraries)
-    places = [
-        f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
-    ]
+    places = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
     lines = [p for p in places if not any(part in p.replace("\\", "/") for part in inside)]
     # A layer of a library has no line of the user's: its own is shown.
     own = [place for place in places if "keras_hub/" in place]

@@ -150,9 +150,7 @@ class Unrolled:
             return [values[s] for s in self.states], [values[name] for name in names]
 
         sequences = [self.in_order(x)] if mask is None else [self.in_order(x), mask]
-        every = [
-            time_first(sequence) for sequence in (*sequences, *changes.values(), *scales.values())
-        ]
+        every = [time_first(s) for s in (*sequences, *changes.values(), *scales.values())]
         _, found = over_time(step, states, every, len(names))
         return {name: time_first(v) for name, v in zip(names, found, strict=True)}
 

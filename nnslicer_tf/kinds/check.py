@@ -55,9 +55,7 @@ def check_amounts(im: InstrumentedModel) -> None:
         y, y0 = operation.compute(*x), operation.compute(*x0)
         given = ops.convert_to_tensor(rng.normal(size=y.shape).astype(np.float32))
         parts = multipliers_of(operation, x, x0, given)
-        amounts = [
-            part * (a - b) for part, a, b in zip(parts, x, x0, strict=True) if part is not None
-        ]
+        amounts = [p * (a - b) for p, a, b in zip(parts, x, x0, strict=True) if p is not None]
         total = sum(float(ops.sum(amount)) for amount in amounts)
         size = sum(float(ops.sum(ops.abs(amount))) for amount in amounts)
         change = given * (y - y0)

@@ -84,9 +84,7 @@ def _products(
         theta,
         output.is_relative_to_sum,
     )
-    return [
-        order.undo(part, x.captured.shape) for part, (x, order) in zip(received, sides, strict=True)
-    ]
+    return [order.undo(p, x.captured.shape) for p, (x, order) in zip(received, sides, strict=True)]
 
 
 def _product_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list[Any]:

@@ -112,9 +112,7 @@ def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
     im = maskable(model)
     samples = Samples(x, im.input_shape, im.bounds, columns=getattr(model, "columns", ())).array()
     if len(samples) < 2:
-        raise InvalidArgumentError(
-            f"Statistics need at least two samples. Received: {len(samples)}"
-        )
+        raise InvalidArgumentError(f"Statistics need two samples or more. Received: {len(samples)}")
     momentum = {
         id(o.keras_layer): {"momentum": 0.0}
         for o in im.operations

@@ -294,7 +294,5 @@ def check_scores(scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     arrays = {name: as_array(score) for name, score in scores.items()}
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or np.isnan(array).any():
-            raise InvalidArgumentError(
-                f"The scores of kernel '{name}' contain NaN or are not numbers."
-            )
+            raise InvalidArgumentError(f"The scores of kernel '{name}' have NaN or are no numbers.")
     return arrays

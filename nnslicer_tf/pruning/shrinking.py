@@ -294,9 +294,7 @@ def _check(
             f"outputs, omit them. {kind.remark}"
         )
     if not isinstance(classes, Iterable) or not all(map(is_int, classes)):
-        raise InvalidArgumentError(
-            f"classes must be a list of integers, such as [0, 3]. Received: {classes!r}"
-        )
+        raise InvalidArgumentError(f"classes must be integers, as in [0, 3]. Received: {classes!r}")
     targets = sorted(set(classes))
     if other and im.classes.is_multi_label:
         raise InvalidArgumentError(

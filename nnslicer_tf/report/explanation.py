@@ -133,7 +133,7 @@ def save_explanation(one: Any, path: str | os.PathLike) -> None:
             temporary.write_text(text, encoding="utf-8")
     else:
         raise InvalidArgumentError(
-            f"An explanation is written as .html, .png, .pdf or .svg. Received: '{path}'"
+            f"Explanations end in .html, .png, .pdf or .svg. Received: '{path}'"
         )
 
 

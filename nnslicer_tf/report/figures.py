@@ -62,9 +62,7 @@ def save_figure(figure: Figure, path: str | os.PathLike, dpi: int = 110) -> None
     check_number("dpi", dpi, "(0, inf)")
     kind, kinds = as_path(path).suffix[1:].lower(), figure.canvas.get_supported_filetypes()
     if kind not in kinds:
-        raise InvalidArgumentError(
-            f"Figures are written as {', '.join(sorted(kinds))}. Received: '{path}'"
-        )
+        raise InvalidArgumentError(f"Figures end in {', '.join(sorted(kinds))}. Received: '{path}'")
     # In memory first: Matplotlib hides the error of a full disk behind others.
     content = figure_bytes(figure, kind, dpi)
     with atomic_path(path) as temporary:

@@ -138,9 +138,7 @@ def asked_answers(im: InstrumentedModel, outputs: Any) -> tuple[Answers, Any]:
         return Answers(im, names[0], None), outputs.label
     if isinstance(outputs, Mapping):
         if len(outputs) != 1:
-            raise CriterionError(
-                f"A decisive slice keeps one output. Received: outputs for {list(outputs)}."
-            )
+            raise CriterionError(f"A decisive slice keeps one output. Received: {list(outputs)}")
         ((name, wanted),) = outputs.items()
         if name not in im.outputs and name not in im.output_operations:
             return Answers(im, None, resolve_target(im, outputs)), None

@@ -283,9 +283,7 @@ def _words_of(words: Any, tokens: np.ndarray) -> Sequence[str]:
         with of_user("words"):
             return [words.id_to_token(int(i)) for i in tokens]
     if text is not None and not isinstance(text, str):
-        raise InvalidArgumentError(
-            f"In words=(vectoriser, text), the text must be a string. Received: {text!r}"
-        )
+        raise InvalidArgumentError(f"words=(vectoriser, text) needs a string. Received: {text!r}")
     if hasattr(words, "get_vocabulary"):
         of_text = np.trim_zeros(tokens if text is None else np.ravel(words([text])), "b")
         vocabulary, last = words.get_vocabulary(), tokens.max(initial=0)

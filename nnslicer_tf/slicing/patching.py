@@ -119,9 +119,7 @@ class Patching(ShownAsTable):
             ax.set_xticks(range(grid.shape[1]), list(map(str, shown)))
             ax.tick_params("x", rotation=45 if len(labels) else 0)
         part = " and ".join(keys) or "operation"
-        title = (
-            f"Which {part} of the {other} run, put into the {run} run\nalone, brings its answer?"
-        )
+        title = f"Which {part} of the {other} run, put into the {run} run\nalone, gives its answer?"
         ax.set_title(title, fontsize=10)
         return ax
 

@@ -185,9 +185,7 @@ class Slice(ShownAsTable):
         from scipy.stats import binomtest
 
         if not isinstance(other, Slice):
-            raise InvalidArgumentError(
-                f"A slice is compared with another slice. Received: {type(other).__name__}"
-            )
+            raise InvalidArgumentError(f"Expected another slice. Received: {type(other).__name__}")
         self._check_alike(other)
         masks = {}
         for name in dict.fromkeys([*self.members, *other.members]):

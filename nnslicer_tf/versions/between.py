@@ -97,9 +97,7 @@ class Between:
                 channels = matrices.get(name, channels)
                 if variable == "depthwise_kernel" and len(of_layer) > 1:
                     layer = name  # its outputs are not the layer's
-            keys = [
-                (layer, (int(c),) if self.level == "channel" else ()) for c in np.ravel(channels)
-            ]
+            keys = [(layer, (int(c),) if self.level == "channel" else ()) for c in channels.ravel()]
             parts.append(np.array([numbers.setdefault(key, len(numbers)) for key in keys], int))
         return np.concatenate(parts), list(numbers)
 

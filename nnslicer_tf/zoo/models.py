@@ -153,9 +153,7 @@ class AddPositions(layers.Layer):
     def build(self, input_shape: tuple) -> None:
         """Create the vectors `(positions, channels)`."""
         initializer = keras.initializers.RandomNormal(stddev=0.02)
-        self.vectors = self.add_weight(
-            shape=input_shape[1:], initializer=initializer, name="vectors"
-        )
+        self.vectors = self.add_weight(input_shape[1:], initializer=initializer, name="vectors")
         super().build(input_shape)
 
     def call(self, x: Any) -> Any:

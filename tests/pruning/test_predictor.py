@@ -125,7 +125,7 @@ def test_normalisations_get_the_statistics_of_the_samples():
     np.testing.assert_allclose(found.moving_mean, sums.mean(axis=(0, 1, 2)), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.moving_variance, sums.var(axis=(0, 1, 2)), rtol=1e-4)
     assert found.momentum == model.get_layer("norm").momentum == 0.99
-    with pytest.raises(nns.errors.InvalidArgumentError, match="at least two samples"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="two samples or more"):
         pruning.renormalise(model, x[:1])
 
 

@@ -95,7 +95,7 @@ def test_bad_scores_are_refused(digits):
     for scores, message in [
         ({"nosuch": np.ones(3)}, "Unknown kernel 'nosuch'"),
         ({"conv1": np.ones(3)}, "has shape"),
-        ({"conv1": np.full_like(weight["conv1"], np.nan)}, "scores of kernel 'conv1' contain NaN"),
+        ({"conv1": np.full_like(weight["conv1"], np.nan)}, "scores of kernel 'conv1' have NaN"),
     ]:
         with pytest.raises(nns.errors.InvalidArgumentError, match=message):
             pruning.prune(im.model, scores, 0.5)

@@ -220,7 +220,7 @@ def test_a_model_without_hidden_units_cannot_shrink(digits):
 def test_classes_that_are_none(classes):
     model = keras.Sequential([keras.Input((4,)), layers.Dense(5, "relu"), layers.Dense(3)])
     x, y = np.zeros((6, 4), np.float32), np.arange(6) % 3
-    with pytest.raises(nns.errors.InvalidArgumentError, match="must be a list of integers"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="must be integers"):
         pruning.shrink(model, x, y, classes=classes)
 
 

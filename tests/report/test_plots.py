@@ -176,7 +176,7 @@ def test_a_lines_outputs_bend_at_its_ticks(axes):
 
 @pytest.mark.parametrize("outputs", [[], [2], [-1]])
 def test_outputs_that_do_not_exist_are_refused(outputs):
-    with pytest.raises(InvalidArgumentError, match="indices in 0 … 1"):
+    with pytest.raises(InvalidArgumentError, match="indices 0 … 1"):
         line().plot(outputs=outputs)
 
 

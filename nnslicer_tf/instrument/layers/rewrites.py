@@ -311,9 +311,7 @@ def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
 
 REWRITES: dict[str, Callable[..., Any]] = {
     "All": _every,
-    **dict.fromkeys(
-        ("Amin", "Min"), lambda op, x: -ops.max(-x, axis=op.axis, keepdims=op.keepdims)
-    ),
+    **dict.fromkeys(("Amin", "Min"), lambda op, x: -ops.max(-x, op.axis, op.keepdims)),
     "Any": _every,
     "Average": _average,
     "Cross": _cross,

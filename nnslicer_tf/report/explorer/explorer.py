@@ -171,9 +171,7 @@ def explore(
             )
     inputs = first[first.input_operation].shape
     if columns and (len(inputs) != 1 or len(columns) != inputs[0]):
-        raise InvalidArgumentError(
-            f"columns has {len(columns)} names; a sample of the model has shape {inputs}."
-        )
+        raise InvalidArgumentError(f"columns has {len(columns)} names; a sample has shape {inputs}")
     title = title or f"Slices of {first.model.name}"
     tokens = [word for sample in words for word in sample]
     if not first.classes.is_number:
