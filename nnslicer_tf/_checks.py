@@ -214,6 +214,8 @@ def check_labels(
         where = f" at each of {positions} positions" if positions else ""
         are_numbers = labels.dtype.kind == "f" and (labels % 1 != 0).any()
         hint = ". For numbers, use InstrumentedModel(model, task='regression')"
+        if are_numbers and np.isnan(labels).any():
+            hint = ". Some are missing (NaN): leave these samples out"
         raise InvalidArgumentError(
             f"y must hold one class index for each of {samples} samples{where}: integers of shape "
             f"{(samples, *positions)}. Received: {labels.dtype} of shape {labels.shape}"

@@ -74,10 +74,10 @@ def test_an_index_with_classes_that_are_gone_counts_as_empty(tmp_path):
 
 
 WARM = """
-from nnslicer_tf._kernels import compile_all, pools, rows, sums
+from nnslicer_tf._kernels import compile_all, pools, sums
 
 compile_all()
-for kernel in (sums._weighted_sum, pools._maximum, pools._add_taps, rows.copy_nonzero):
+for kernel in (sums._weighted_sum, pools._maximum, pools._add_taps, pools.copy_nonzero):
     print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 """
 

@@ -228,3 +228,22 @@ def test_detectors(model, tmp_path):
     loaded = detection.LogitMargin.load(tmp_path / "d.npz", nns.InstrumentedModel(network()))
     for one in (detector, loaded):
         np.testing.assert_array_equal(one.score_samples(OTHER), one.score_samples(TABLE))
+
+
+def test_a_column_that_is_there_twice(named):
+    twice = pd.concat([TABLE, TABLE[["b"]]], axis=1)
+    with pytest.raises(nns.errors.InputShapeError, match=r"there twice: \['b'\]"):
+        named.slice_each(twice)
+
+
+def test_labels_that_are_missing(model):
+    y = CLASSES.astype(float)
+    y[3] = np.nan
+    with pytest.raises(InvalidArgumentError, match="missing .NaN.: leave these samples out"):
+        versions.compare(model, network(), TABLE, y)
+
+
+@pytest.mark.parametrize("words", [[None] * 3, [["a"]] * 3, [1.0, 2.0, 3.0]])
+def test_words_that_are_none(words, named):
+    with pytest.raises(InvalidArgumentError, match="words must be a sequence of words"):
+        named.explain(TABLE.iloc[0], words=words, compare=False, decisive=False)

@@ -1,4 +1,4 @@
-"""Loops over pooling windows: maxima, and means at channel granularity.
+"""Loops over pooling windows: maxima, and means at channel granularity; and over sparse rows.
 
 Values are `(batch, positions, channels)`, signs int8 of their shape; `taps` are the input positions
 `(output positions, taps)` int32, -1 for padding.
@@ -52,3 +52,22 @@ def _add_taps(x: np.ndarray, taps: np.ndarray, totals: np.ndarray) -> None:
                 if source >= 0:
                     for c in range(x.shape[2]):
                         totals[sample, t, c] += x[sample, source, c]
+
+
+@compiled
+def copy_nonzero(
+    block: np.ndarray, first_column: int, places: np.ndarray, data: np.ndarray, indices: np.ndarray
+) -> None:
+    """Append the non-zero values of each row, and their columns, to sparse rows.
+
+    The block is `(rows, columns)` and begins at `first_column`. `places`, int64, hold the
+    index of the next value of each row, and advance.
+    """
+    for row in range(block.shape[0]):
+        place = places[row]
+        for column in range(block.shape[1]):
+            if block[row, column] != 0:
+                data[place] = block[row, column]
+                indices[place] = first_column + column
+                place += 1
+        places[row] = place

@@ -94,7 +94,7 @@ def writable(path: Path | None, *endings: str) -> None:
         return
     if endings and path.suffix not in endings and not path.is_dir():
         raise InvalidArgumentError(
-            f"The name of this file must end in {' or '.join(endings)}. Received: '{path}'"
+            f"The file must end in {' or '.join(filter(None, endings))}. Received: '{path}'"
         )
     # Folders are made when something is written, not for a run that fails.
     existing = next(parent for parent in path.absolute().parents if parent.exists())

@@ -144,7 +144,8 @@ def split_frame(
     labels = column.to_numpy()
     wrong = (labels < 0) | (labels != np.floor(labels)) | (labels >= MAX_CLASSES)
     if numbers and wrong.any() and np.isfinite(labels).all():
-        return x, labels.astype(np.float64), ()
+        is_whole = (labels % 1 == 0).all() and (np.abs(labels) < MAX_CLASSES).all()
+        return x, labels.astype(np.int64 if is_whole else np.float64), ()
     if wrong.any():
         row = wrong.argmax()
         raise CorruptFileError(

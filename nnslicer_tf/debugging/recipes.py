@@ -121,7 +121,7 @@ def recipe(
 
     Args:
         comparison: The comparison of a model and its compressed copy.
-        budget: The largest share of the weights that may stay in floating point, 0 … 1.
+        budget: The largest share of the weights that may stay in floating point, above 0, to 1.
         places: The layers' places by priority; by default those that cause at least 1 % of the
             deviation, in order of their share.
 

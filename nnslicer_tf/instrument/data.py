@@ -363,8 +363,7 @@ def read_labelled(
                 return x, None
             raise InvalidArgumentError(
                 "Labels are needed here: pass y, or data with labels, such as (x, y), a "
-                "datasets.Dataset or an iterable of pairs (x, y). Received: "
-                f"{type(data).__name__}"
+                f"datasets.Dataset or an iterable of pairs (x, y). Received: {type(data).__name__}"
             )
         y = np.concatenate(samples.labels) if len(samples.labels) > 1 else samples.labels[0]
     return x, check(y, len(x))
@@ -446,7 +445,8 @@ def aligned(data: Any, columns: Sequence[str], quiet: bool = False) -> Any:
     if missing or unknown or len(set(names)) < len(names):
         raise InputShapeError(
             f"The profile was made from a table with the columns {', '.join(columns)[:200]}. "
-            f"Missing here: {missing}, unknown: {unknown}. Use these names, or pass an array in "
+            f"Missing here: {missing}, unknown: {unknown}, there twice: "
+            f"{[n for n in columns if names.count(n) > 1]}. Use these names, or pass an array in "
             "that order."
         )
     if not quiet:

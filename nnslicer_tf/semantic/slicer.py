@@ -12,6 +12,7 @@ pass, and about one such matrix product for each category and layer.
 
 import math
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
@@ -30,7 +31,6 @@ from nnslicer_tf.semantic.metrics import (
     reference_sample,
 )
 from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
-from nnslicer_tf.semantic.similarity import prefix_similarities
 
 MAX_CAPTURED = 50_000_000  # numbers, 200 MB
 
@@ -178,3 +178,53 @@ class SemanticSlicer:
 
 def _count(share: float, scores: np.ndarray) -> int:
     return max(1, math.ceil(round(share * len(scores), 9)))
+
+
+def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return the similarity of every prefix of an order of neurons with the whole layer.
+
+    That of two landscapes M = F·Fᵀ, where a row of F holds a sample's values, is their cosine, not
+    centred (equations 1, 2 and 4). As M = Σ F_i·F_iᵀ over neurons, all prefixes cost little more
+    than M. If samples outnumber values, ⟨F_i·F_iᵀ, F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖² is that of values.
+
+    Values are `(samples, …, units)`, the order is a permutation of the units, `(units,)`. Entry
+    k - 1 of the result, `(units,)` float64, belongs to the first k neurons.
+    """
+    samples, units = len(features), features.shape[-1]
+    positions = features[0].size // units
+    if (units * positions) ** 2 * samples >= units * (positions + 4) * samples**2:
+        return through_samples(features, order)
+    # From the Gram matrix of the values.
+    features = features.reshape(samples, positions, units)
+    ordered = np.ascontiguousarray(features[:, :, order].transpose(0, 2, 1), dtype=np.float64)
+    flat = ordered.reshape(samples, units * positions)
+    gram = flat.T @ flat
+    gram *= gram
+    products = gram.reshape(units, positions, units, positions).sum(axis=(1, 3))
+    # Entry k of the sum over the leading k×k block, from its border.
+    border = 2 * np.tril(products, -1).sum(axis=1) + np.diag(products)
+    return _cosine(np.cumsum(products.sum(axis=1)), np.cumsum(border), products.sum())
+
+
+def through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return the same by growing the prefix's landscape neuron by neuron."""
+    features = features.reshape(len(features), -1, features.shape[-1])
+    rows = features.reshape(len(features), -1).astype(np.float64)
+    whole = rows @ rows.T
+    grown = np.zeros_like(whole)
+    cross, own = np.zeros(len(order)), np.zeros(len(order))
+    for k, neuron in enumerate(order):
+        values = features[:, :, neuron].astype(np.float64)
+        term = values @ values.T
+        cross[k] = np.vdot(term, whole)
+        grown += term
+        # ‖M + T‖² = ‖M‖² + 2⟨M, T⟩ + ‖T‖², with the grown ⟨M + T, T⟩ = ⟨M, T⟩ + ‖T‖².
+        own[k] = 2 * np.vdot(grown, term) - np.vdot(term, term)
+    return _cosine(np.cumsum(cross), np.cumsum(own), np.vdot(whole, whole))
+
+
+def _cosine(cross: np.ndarray, first: np.ndarray, second: Any) -> np.ndarray:
+    norm = np.sqrt(np.asarray(first) * second)
+    both_zero = (np.asarray(first) <= 0) & (np.asarray(second) <= 0)
+    cosine = np.divide(cross, norm, out=np.zeros_like(norm), where=norm > 0)
+    return np.where(both_zero, 1.0, np.clip(cosine, 0.0, 1.0))

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from nnslicer_tf._files import Archive, disk_errors, temporary_file
-from nnslicer_tf._kernels.rows import copy_nonzero
+from nnslicer_tf._kernels.pools import copy_nonzero
 
 Matrix: TypeAlias = sp.csr_array | np.ndarray
 """Rows `(samples, values)`, int32 for counts and float32 for amounts."""

@@ -78,3 +78,12 @@ def test_a_command_does_not_write_over_what_it_reads(nnslicer, tmp_path, files):
         code, _, err = nnslicer(*arguments)
         assert code == 2 and "would overwrite" in err and "which the command reads" in err
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_labels_below_0_in_a_table(tmp_path):
+    """They are integers still, and refused by their value, not by their type."""
+    TABLE.assign(label=np.arange(80) % 3 - 1).to_csv(tmp_path / "t.csv", index=False)
+    data = nns.datasets.load_data(tmp_path / "t.csv", labels="any")
+    assert data.y.dtype == np.int64 and data.y.min() == -1
+    TABLE.assign(label=np.arange(80) % 3 - 0.5).to_csv(tmp_path / "t.csv", index=False)
+    assert nns.datasets.load_data(tmp_path / "t.csv", labels="any").y.dtype == np.float64

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf._kernels import pools, rows, sums
+from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.kinds.kind import Neurons
 from nnslicer_tf.kinds.pointwise import kept_signs
 
@@ -263,7 +263,7 @@ def test_copy_nonzero():
     ends = np.cumsum(counts)
     places = ends - counts
     data, indices = np.zeros((2, ends[-1]), np.int32)
-    rows.copy_nonzero(block, 100, places, data, indices)
+    pools.copy_nonzero(block, 100, places, data, indices)
     np.testing.assert_array_equal(places, ends)
     np.testing.assert_array_equal(indices, np.nonzero(block)[1] + 100)
     np.testing.assert_array_equal(data, block[np.nonzero(block)])

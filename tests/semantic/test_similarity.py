@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf.semantic.similarity import prefix_similarities
+from nnslicer_tf.semantic.slicer import prefix_similarities
 
 
 def by_definition(features, order):
