@@ -300,9 +300,9 @@ def _words_of(words: Any, tokens: np.ndarray) -> Sequence[str]:
     except TypeError as error:  # also of an array without axes
         message = f"words must be a sequence of words. Received: {words!r}"
         raise InvalidArgumentError(message) from error
-    if not all(isinstance(word, str) for word in found):
+    if not isinstance(words, bytes) and not all(isinstance(word, str) for word in found):
         raise InvalidArgumentError(f"words must be a sequence of words. Received: {words!r}")
-    is_padding = [word.lower() in ("", "[pad]", "<pad>") for word in found]
+    is_padding = [str(word).lower() in ("", "[pad]", "<pad>") for word in found]
     is_marked = is_padding == [i >= count for i in range(len(tokens))]
     if found and (isinstance(words, (str, bytes, set)) or not (len(found) == count or is_marked)):
         takes = f"it has {count}" if len(tokens) else "the model takes no tokens"
