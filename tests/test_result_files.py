@@ -180,6 +180,44 @@ def test_values_that_are_not_finite_are_refused(result):
                 refused(load, path)
 
 
+def edited(array, *changes):
+    """Return a copy with some values replaced, given as (place, value)."""
+    copy = array.copy()
+    for place, value in changes:
+        copy[place] = value
+    return copy
+
+
+# Name of a result → edits that leave every value of the right type: function of the header and the
+# arrays, which it changes.
+CONTRADICTIONS = {
+    "detector": [lambda h, a: a.update(range=a["range"][::-1])],
+    "slice detector": [
+        lambda h, a: h["parameters"].update(theta=None),
+        lambda h, a: h["parameters"].update(theta=-1.0),
+        lambda h, a: h["parameters"].update(theta=True),
+        lambda h, a: a.update({COLUMNS: a[COLUMNS].astype(bool)}),
+        lambda h, a: a.update({COLUMNS: a[COLUMNS][::-1]}),
+        lambda h, a: a.update({COLUMNS: edited(a[COLUMNS], (1, a[COLUMNS][0]))}),
+        lambda h, a: a.update({COLUMNS: edited(a[COLUMNS], (0, -1))}),
+        lambda h, a: a.update({COLUMNS: edited(a[COLUMNS], (-1, 10**6))}),
+    ],
+}
+COLUMNS = "state/distance|columns"
+CASES = [(name, number) for name, edits in CONTRADICTIONS.items() for number in range(len(edits))]
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_values_that_contradict_each_other_are_refused(results, tmp_path, name, number):
+    path, load = results[name]
+    with np.load(path) as archive:
+        arrays = {key: archive[key] for key in archive.files}
+    header = json.loads(str(arrays.pop("header")))
+    CONTRADICTIONS[name][number](header, arrays)
+    write(tmp_path / "damaged.npz", header, arrays)
+    refused(load, tmp_path / "damaged.npz")
+
+
 def test_other_files_are_refused(result):
     path, header, _, load = result
     np.save(path.with_suffix(".npy"), np.zeros(3))

@@ -73,7 +73,10 @@ class Vote:
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Restore what `state` returned."""
         if self.sizes:
-            self.columns = state["columns"]
+            columns = self.columns = state["columns"]
+            rises = columns.dtype.kind == "i" and (np.diff(columns, prepend=-1) > 0).all()
+            if not rises or columns[-1:].sum() >= sum(self.sizes):
+                raise ValueError(f"the columns of '{self.name}' do not rise within its features")
         self.scorer.restore(state)
 
 
