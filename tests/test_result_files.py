@@ -23,7 +23,18 @@ from nnslicer_tf.instrument.loading import load_model
 
 # What older files lack is optional.
 OPTIONAL = {"input_range", "input_means", "positions", "max_distance", "features"}
-OPTIONAL |= {"scale", "seeds", "truth", "confidences", "columns", "own_code", "range", "items"}
+OPTIONAL |= {
+    "synapses_shape",
+    "neurons_shape",
+    "scale",
+    "seeds",
+    "truth",
+    "confidences",
+    "columns",
+    "own_code",
+    "range",
+    "items",
+}
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +202,23 @@ def edited(array, *changes):
 # Name of a result → edits that leave every value of the right type: function of the header and the
 # arrays, which it changes.
 CONTRADICTIONS = {
+    "slice": [
+        lambda h, a: h["info"].update(theta="bogus"),
+        lambda h, a: h["info"].update(theta=-0.1),
+        lambda h, a: h["info"].update(granularity=[1]),
+    ],
+    "slice set": [
+        lambda h, a: h["operations"].popitem(),
+        lambda h, a: h["operations"].update({list(h["operations"])[1]: [1]}),
+        lambda h, a: h["kernels"].update(more=[2]),
+        lambda h, a: a.update(synapses_indices=edited(a["synapses_indices"], (1, 0), (0, 0))),
+        lambda h, a: a.update(neurons_indices=edited(a["neurons_indices"], (1, 0), (0, 0))),
+        lambda h, a: a.update(predicted=edited(a["predicted"], (0, -1))),
+        lambda h, a: a.update(predicted=np.full_like(a["predicted"], -2)),
+        lambda h, a: h["info"].update(theta="bogus"),
+        lambda h, a: h["info"].update(theta=None),
+        lambda h, a: h["info"].update(granularity=[1]),
+    ],
     "detector": [lambda h, a: a.update(range=a["range"][::-1])],
     "slice detector": [
         lambda h, a: h["parameters"].update(theta=None),
