@@ -199,6 +199,8 @@ def edited(array, *changes):
     return copy
 
 
+LINE, PLANE = ("q", "ratios", "outputs"), ("origin", "vertices", "values")
+
 # Name of a result → edits that leave every value of the right type: function of the header and the
 # arrays, which it changes.
 CONTRADICTIONS = {
@@ -212,12 +214,23 @@ CONTRADICTIONS = {
         lambda h, a: h["operations"].update({list(h["operations"])[1]: [1]}),
         lambda h, a: h["kernels"].update(more=[2]),
         lambda h, a: a.update(synapses_indices=edited(a["synapses_indices"], (1, 0), (0, 0))),
-        lambda h, a: a.update(neurons_indices=edited(a["neurons_indices"], (1, 0), (0, 0))),
+        lambda h, a: a.update(neurons_indices=np.zeros_like(a["neurons_indices"])),
         lambda h, a: a.update(predicted=edited(a["predicted"], (0, -1))),
         lambda h, a: a.update(predicted=np.full_like(a["predicted"], -2)),
         lambda h, a: h["info"].update(theta="bogus"),
         lambda h, a: h["info"].update(theta=None),
         lambda h, a: h["info"].update(granularity=[1]),
+    ],
+    "line": [
+        lambda h, a: a.update(ratios=edited(a["ratios"], (1, 0.0))),
+        *(lambda h, a, name=name: a.update({name: a[name].astype(np.float16)}) for name in LINE),
+    ],
+    "plane": [
+        lambda h, a: a.update(loop=a["loop"][::-1]),
+        lambda h, a: a.update(corners=a["corners"][::-1]),
+        lambda h, a: a.update(corners=a["corners"][:0]),
+        lambda h, a: a.update(corners=a["corners"] * 2),
+        *(lambda h, a, name=name: a.update({name: a[name].astype(np.float16)}) for name in PLANE),
     ],
     "detector": [lambda h, a: a.update(range=a["range"][::-1])],
     "slice detector": [

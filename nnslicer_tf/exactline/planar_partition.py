@@ -185,13 +185,13 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
 
     _format = "nnslicer_tf plane 1"
     _arrays = {  # noqa: RUF012 - not changed
-        "origin": (np.floating, "..."),
-        "axes": (np.floating, "2 ..."),
-        "corners": (np.floating, "corners 2"),
-        "vertices": (np.floating, "vertices 2"),
+        "origin": (np.float64, "..."),
+        "axes": (np.float64, "2 ..."),
+        "corners": (np.float64, "corners 2"),
+        "vertices": (np.float64, "vertices 2"),
         "start": (np.integer, "starts"),
         "loop": (np.integer, "loop"),
-        "values": (np.floating, "vertices ..."),
+        "values": (np.float64, "vertices ..."),
     }
 
     values: np.ndarray
@@ -204,6 +204,9 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
         file.check(divides, "its 'start' does not divide the corners into regions")
         inside = (loop >= 0).all() and (loop < len(self.vertices)).all()
         file.check(inside, "its 'loop' has indices of vertices that it does not have")
+        whole, areas = self.total_area, self.areas  # negative if clockwise; rounding moves vertices
+        fills = whole > 0 and areas.min() > -_SLACK * whole and abs(areas.sum() / whole - 1) < 1e-3
+        file.check(fills, "its regions do not fill its polygon, or are not counter-clockwise")
 
     def __repr__(self) -> str:
         return f"PlanarPartition({counted(len(self), 'region')}, input shape {self.origin.shape})"
