@@ -218,6 +218,7 @@ class Coverage(ShownAsTable, ABC):
             samples = file.value("samples", int, least=0)
             covered = enumerate(self.covered.values())
             masks = [file.array(f"covered{i}", np.bool_, mask.shape) for i, mask in covered]
+            file.check(samples or not any(map(np.any, masks)), "it covers items without samples")
         for name, mask in zip(self.covered, masks, strict=True):
             self.covered[name] |= mask
         self.samples += samples

@@ -23,6 +23,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 _FORMAT = "nnslicer_tf deviations 1"
 _WINDOW = 11  # pixels of the window of the structural similarity
 _MAX_CHANGES = 12  # changed values of a table's row that are drawn
+_ENDS = ("query_budget", "timeout"), ("found", "already_deviates")  # with a deviation
 _KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2", "apart": "found"}
 
 
@@ -332,16 +333,18 @@ class DeviationSet(ShownAsTable):
             features = file.value("features", list) if "features" in file.header else []
             named = all(isinstance(name, str) for name in features)
             file.check(named, "its 'features' are no list of names")
-            for name in ("max_distance", "scale"):  # older files have none
+            for name, least in (("max_distance", 0), ("scale", 1e-300)):  # older files have none
                 if file.header.get(name) is not None:
-                    known[name] = file.value(name, int, float)
+                    known[name] = file.value(name, int, float, least=least)
             result = cls(outcomes, **known, features=features)
-            scale = result.scale
-            file.check(scale is None or scale > 0, f"its scale is {scale}")
-            for name in ("confidences", "apart"):
-                values = getattr(result, name)
-                fits = values is None or len(values) == result.found.sum()
-                file.check(fits, f"it has not as many '{name}' as deviations")
+            count = result.found.sum()
+            for name, most in (("confidences", 1.01), ("apart", np.inf)):
+                values = known.get(name, np.zeros(count))
+                fits = len(values) == count and ((values >= 0) & (values <= most)).all()
+                file.check(fits, f"it has not as many '{name}' as deviations, or impossible ones")
+            sizes = {one.deviation.image.size for one in outcomes if one.deviation}
+            fits = result.seeds is None or sizes <= {result.seeds[:1].size}
+            file.check(fits, "its seeds have another shape than its images")
             return result
 
 
@@ -379,10 +382,13 @@ def unpack(file: Archive) -> list[SearchOutcome]:
     outcomes = []
     for status, queries, seconds, has_deviation in zip(*columns, strict=True):
         deviation = None
+        fits = status in _ENDS[has_deviation] and min(queries, seconds) >= 0
         if has_deviation:
             image, labels, steps = next(deviations)
+            fits &= labels == [NO_LABEL] * 2 or (labels[0] != labels[1] and min(labels) >= 0)
             trace = None if steps is None else tuple(Mutation(**step) for step in steps)
             deviation = Deviation(image, queries, seconds, tuple(labels), trace)
+        file.check(fits, f"a search has impossible queries or labels, or the status {status!r}")
         outcomes.append(SearchOutcome(status, queries, seconds, deviation))
     file.check(next(deviations, None) is None, "it has more deviations than seeds that found one")
     return outcomes
