@@ -112,16 +112,12 @@ def from_file(name: str, file: Archive, rows: int, columns: int, dtype: type = n
     indices = file.array(f"{name}_indices", np.integer, data.shape)
     indptr = file.array(f"{name}_indptr", np.integer, (rows + 1,))
     if f"{name}_shape" in file:  # older files do not have it
-        fits = file.array(f"{name}_shape", np.integer, "2").tolist() == [rows, columns]
-        file.check(fits, f"its rows have not {columns:,} '{name}'")
-    file.check(
-        indptr[0] == 0 and indptr[-1] == len(data) and (np.diff(indptr) >= 0).all(),
-        f"'{name}_indptr' does not divide the values into rows",
-    )
-    file.check(
-        not len(data) or (indices.min() >= 0 and indices.max() < columns),
-        f"'{name}_indices' are not within {columns:,} columns",
-    )
+        shape = file.array(f"{name}_shape", np.integer, "2").tolist()
+        file.check(shape == [rows, columns], f"its rows have not {columns:,} '{name}'")
+    divides = indptr[0] == 0 and indptr[-1] == len(data) and (np.diff(indptr) >= 0).all()
+    file.check(divides, f"'{name}_indptr' does not divide the values into rows")
+    inside = not len(data) or (indices.min() >= 0 and indices.max() < columns)
+    file.check(inside, f"'{name}_indices' are not within {columns:,} columns")
     matrix = sp.csr_array((data, indices, indptr), shape=(rows, columns))
     file.check(matrix.has_canonical_format, f"'{name}_indices' do not rise within each row")
     return matrix

@@ -259,8 +259,7 @@ class Slice(ShownAsTable):
                 }
                 for what in ("neurons", "synapses")
             )
-            loaded = cls(neurons, synapses, file.value("info", dict))
-            check_origin(file, loaded.info)
+            loaded = cls(neurons, synapses, origin(file))
             repr(loaded)  # a damaged header raises an error here, not when it is used
         return loaded
 
@@ -329,12 +328,14 @@ def operation_of(kernel: str, names: Container[str]) -> str:
     return next((name for name in (*states, *sums, layer) if name in names), kernel)
 
 
-def check_origin(file: Archive, info: Mapping[str, Any]) -> None:
-    """Raise an error of a file whose slices cannot have their θ or granularity."""
-    theta, granularity = info.get("theta", 0), info.get("granularity", "channel")
+def origin(file: Archive) -> dict[str, Any]:
+    """Return `info` of a file; raise an error if it has an impossible θ or granularity."""
+    info = file.value("info", dict)
+    theta, level = info.get("theta", 0), info.get("granularity", "channel")
     fits = type(theta) in (int, float) and 0 <= theta < np.inf
-    fits = fits and granularity in ("activation", "channel")
-    file.check(fits, f"its θ and granularity are {theta!r} and {granularity!r}")
+    fits = fits and level in ("activation", "channel")
+    file.check(fits, f"its θ and granularity are {theta!r} and {level!r}")
+    return info
 
 
 def _joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:

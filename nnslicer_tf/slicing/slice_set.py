@@ -14,7 +14,7 @@ from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.slicing import _rows
 from nnslicer_tf.slicing._rows import Matrix, Shapes
-from nnslicer_tf.slicing.slice import Slice, check_origin
+from nnslicer_tf.slicing.slice import Slice, origin
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,11 +153,9 @@ class SliceSet(ShownAsTable):
             neurons = None
             if file.value("has_neurons", bool):
                 neurons = _rows.from_file("neurons", file, len(predicted), _rows.width(operations))
-            info = file.value("info", dict)
             are_classes = (predicted >= 0).all() or (predicted == -1).all()
             file.check(are_classes, "its 'predicted' are no classes")
-            check_origin(file, info)
-            return cls(synapses, neurons, kernels, operations, predicted, info)
+            return cls(synapses, neurons, kernels, operations, predicted, origin(file))
 
     def __repr__(self) -> str:
         samples, synapses = self._synapses.shape
