@@ -12,6 +12,7 @@ pass, and about one such matrix product for each category and layer.
 
 import math
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
@@ -92,6 +93,12 @@ class SemanticSlicer:
             scores.append(layer_scores(METRICS[metric], part))
         self.scores = layer_scores(METRICS[metric], whole)
         self.category_scores = {k: np.stack([s[k] for s in scores]) for k in self._layers}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_layers": None}  # operations cannot be pickled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _layers=neuron_layers(state["_im"]))
 
     @cached_property
     def similarities(self) -> dict[str, np.ndarray]:
