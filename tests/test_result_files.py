@@ -199,16 +199,17 @@ def edited(array, *changes):
     return copy
 
 
+def column(header, arrays, name, value):
+    """Replace the first value of a column of a certificate."""
+    key = f"column{header['columns'].index(name)}"
+    arrays[key] = edited(arrays[key].astype(type(value)), (0, value))
+
+
 LINE, PLANE = ("q", "ratios", "outputs"), ("origin", "vertices", "values")
 
 # Name of a result → edits that leave every value of the right type: function of the header and the
 # arrays, which it changes.
 CONTRADICTIONS = {
-    "slice": [
-        lambda h, a: h["info"].update(theta="bogus"),
-        lambda h, a: h["info"].update(theta=-0.1),
-        lambda h, a: h["info"].update(granularity=[1]),
-    ],
     "slice set": [
         lambda h, a: h["operations"].popitem(),
         lambda h, a: h["operations"].update({list(h["operations"])[1]: [1]}),
@@ -220,6 +221,23 @@ CONTRADICTIONS = {
         lambda h, a: h["info"].update(theta="bogus"),
         lambda h, a: h["info"].update(theta=None),
         lambda h, a: h["info"].update(granularity=[1]),
+    ],
+    "decisive slices": [
+        *(
+            lambda h, a, name=name, value=value: column(h, a, name, value)
+            for name, values in {
+                "share": (-0.1, 1.5, 0.123),
+                "probability": (-0.1, 1.5, np.nan),
+                "probability with slice alone": (-0.1, 1.5),
+                "answer": (-1, 0.5, 2**40),
+                "empty answer": (-1, 0.5),
+                "divergence": (-0.1, np.inf),
+                "passes": (-1,),
+            }.items()
+            for value in values
+        ),
+        lambda h, a: h["shapes"][next(iter(h["shapes"]))].insert(0, 10**25),
+        lambda h, a: h["shapes"].update(more=[2]),
     ],
     "coverage": [lambda h, a: h.update(samples=0)],
     "differences": [

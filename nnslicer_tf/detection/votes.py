@@ -74,8 +74,8 @@ class Vote:
         """Restore what `state` returned."""
         if self.sizes:
             columns = self.columns = state["columns"]
-            rises = columns.dtype.kind == "i" and (np.diff(columns, prepend=-1) > 0).all()
-            if not rises or columns[-1:].sum() >= sum(self.sizes):
+            steps = np.diff(columns, prepend=-1, append=sum(self.sizes))
+            if columns.dtype.kind != "i" or (steps <= 0).any():
                 raise ValueError(f"the columns of '{self.name}' do not rise within its features")
         self.scorer.restore(state)
 

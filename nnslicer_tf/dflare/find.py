@@ -125,13 +125,12 @@ def find_deviations(
         store = Store(checkpoint, work, "checkpoint of searches")
         for key in store.keys():  # noqa: SIM118 - not a dict
             with store.open(key) as file:
-                found = file.value("seeds", list)
-                fits = all(type(i) is int and 0 <= i < len(seeds) for i in found)
-                own = digest([repr(found).encode(), *file.arrays().values()])
-                fits = fits and len({*found}) == len(found)
+                part, every = file.value("seeds", list), {*range(len(seeds))}
+                fits = {*map(type, part)} <= {int} and len({*part} & every) == len(part)
+                own = digest([repr(part).encode(), *file.arrays().values()])
                 fits = fits and file.header.get("digest", own) == own  # older files have none
                 file.check(fits, "its values are not those that were written")
-                outcomes.update(zip(found, unpack(file), strict=True))
+                outcomes.update(zip(part, unpack(file), strict=True))
     if outcomes:
         announce(f"Resuming: {len(outcomes):,} {done}.", progress)
 

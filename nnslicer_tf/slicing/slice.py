@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnslicer_tf._checks import counted
-from nnslicer_tf._files import Archive, read_archive, write_archive
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 
@@ -259,7 +259,7 @@ class Slice(ShownAsTable):
                 }
                 for what in ("neurons", "synapses")
             )
-            loaded = cls(neurons, synapses, origin(file))
+            loaded = cls(neurons, synapses, file.value("info", dict))
             repr(loaded)  # a damaged header raises an error here, not when it is used
         return loaded
 
@@ -326,16 +326,6 @@ def operation_of(kernel: str, names: Container[str]) -> str:
     states = (f"{layer}:h", f"{':'.join(layer.rsplit('/', 1))}:h")  # of a direction
     sums = (f"{kernel}:pre", kernel, f"{layer}:{part}", f"{layer}/scores:sum", f"{layer}:pre")
     return next((name for name in (*states, *sums, layer) if name in names), kernel)
-
-
-def origin(file: Archive) -> dict[str, Any]:
-    """Return `info` of a file; raise an error if it has an impossible θ or granularity."""
-    info = file.value("info", dict)
-    theta, level = info.get("theta", 0), info.get("granularity", "channel")
-    fits = type(theta) in (int, float) and 0 <= theta < np.inf
-    fits = fits and level in ("activation", "channel")
-    file.check(fits, f"its θ and granularity are {theta!r} and {level!r}")
-    return info
 
 
 def _joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:

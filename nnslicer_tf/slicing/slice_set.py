@@ -14,7 +14,7 @@ from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.slicing import _rows
 from nnslicer_tf.slicing._rows import Matrix, Shapes
-from nnslicer_tf.slicing.slice import Slice, origin
+from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,9 +153,12 @@ class SliceSet(ShownAsTable):
             neurons = None
             if file.value("has_neurons", bool):
                 neurons = _rows.from_file("neurons", file, len(predicted), _rows.width(operations))
-            are_classes = (predicted >= 0).all() or (predicted == -1).all()
-            file.check(are_classes, "its 'predicted' are no classes")
-            return cls(synapses, neurons, kernels, operations, predicted, origin(file))
+            file.check((predicted >= 0).all() or (predicted == -1).all(), "it has negative classes")
+            info = file.value("info", dict)
+            theta, level = info.get("theta", 0), info.get("granularity", "channel")
+            fits = 0 <= theta < np.inf and level in ("activation", "channel")
+            file.check(fits, f"its θ and granularity are {theta!r} and {level!r}")
+            return cls(synapses, neurons, kernels, operations, predicted, info)
 
     def __repr__(self) -> str:
         samples, synapses = self._synapses.shape
