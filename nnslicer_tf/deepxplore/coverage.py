@@ -205,9 +205,8 @@ class Coverage(ShownAsTable, ABC):
             ProfileMismatchError: if it is for another model, criterion or settings.
         """
         with read_archive(path, _FORMAT, "coverage") as file:
-            header = file.header
-            items = self._per_neuron  # files of version 0.1 do not have it
-            items = file.value("items", int, least=1) if "items" in header else items
+            header = file.header  # that of version 0.1 has no "items"
+            items = file.value("items", int, least=1) if "items" in header else self._per_neuron
             own = (type(self).__name__, self._options, self.im.fingerprint, self._per_neuron)
             if (header["kind"], header["options"], header["fingerprint"], items) != own:
                 raise ProfileMismatchError(

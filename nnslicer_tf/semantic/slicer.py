@@ -12,7 +12,6 @@ pass, and about one such matrix product for each category and layer.
 
 import math
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
@@ -94,10 +93,10 @@ class SemanticSlicer:
         self.scores = layer_scores(METRICS[metric], whole)
         self.category_scores = {k: np.stack([s[k] for s in scores]) for k in self._layers}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict:
         return {**vars(self), "_layers": None}  # operations cannot be pickled
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict) -> None:
         vars(self).update(state, _layers=neuron_layers(state["_im"]))
 
     @cached_property

@@ -306,9 +306,8 @@ class DecisiveSlices(ShownAsTable):
         for name, column in certificate.items():
             is_answer = name.startswith(("answer", "empty answer"))
             is_share = name.startswith(("probability", "share")) or name.endswith(shares)
-            low, high = -1e-6, 1 + 1e-6 if is_share else 1e300  # but for rounding
-            if is_answer and number:
-                low, high = -np.inf, np.inf
+            low = -np.inf if is_answer and number else -1e-6  # but for rounding
+            high = 1 + 1e-6 if is_share else np.finfo(float).max
             fits = (column >= low) & (column <= high) | (number and np.isnan(column))
             fits &= number or not is_answer or (column % 1 == 0) & (column < 2**31)
             file.check(fits.all(), f"{name!r} has impossible values")
