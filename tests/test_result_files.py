@@ -214,6 +214,7 @@ CONTRADICTIONS = {
         lambda h, a: h["operations"].popitem(),
         lambda h, a: h["operations"].update({list(h["operations"])[1]: [1]}),
         lambda h, a: h["kernels"].update(more=[2]),
+        lambda h, a: h["operations"].update(more=[2]),
         lambda h, a: a.update(synapses_indices=edited(a["synapses_indices"], (1, 0), (0, 0))),
         lambda h, a: a.update(neurons_indices=np.zeros_like(a["neurons_indices"])),
         lambda h, a: a.update(predicted=edited(a["predicted"], (0, -1))),
@@ -263,7 +264,9 @@ CONTRADICTIONS = {
         lambda h, a: a.update(seeds=a["seeds"][:, :3]),
     ],
     "line": [
-        lambda h, a: a.update(ratios=edited(a["ratios"], (1, 0.0))),
+        lambda h, a: a.update(
+            ratios=np.append(0.0, a["ratios"]), outputs=np.append(a["outputs"][:1], a["outputs"], 0)
+        ),
         *(lambda h, a, name=name: a.update({name: a[name].astype(np.float16)}) for name in LINE),
     ],
     "plane": [
