@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf import datasets, debugging, deepxplore, detection, versions, zoo
+from nnslicer_tf import datasets, debugging, deepxplore, detection, dflare, semantic, versions, zoo
 
 DATA = datasets.load("digits", "train[:200]")
 X = DATA.x[:10]
@@ -52,6 +52,14 @@ CASES = {
     "flips": (
         lambda s: versions.explain_flips(s.im, noisy(s.im.model), DATA.x, progress=False),
         lambda f: np.append(f.units[0], f.with_changes(0).predict(X, verbose=0)),
+    ),
+    "semantic slicer": (
+        lambda s: semantic.SemanticSlicer(s.im, DATA.x, DATA.y),
+        lambda c: np.concatenate([*c.scores.values(), *c.similarities.values()], axis=None),
+    ),
+    "pair with a TFLite model": (
+        lambda s: dflare.ModelPair(s.im.model, dflare.compress(s.im.model, "dynamic"), tolerance=1),
+        lambda p: p.ask(X).compressed,
     ),
     "neuron coverage": (
         lambda s: covered(deepxplore.NeuronCoverage, s.im),

@@ -23,7 +23,18 @@ from nnslicer_tf.instrument.loading import load_model
 
 # What older files lack is optional.
 OPTIONAL = {"input_range", "input_means", "positions", "max_distance", "features"}
-OPTIONAL |= {"scale", "seeds", "truth", "confidences", "columns", "own_code", "range", "items"}
+OPTIONAL |= {
+    "synapses_shape",
+    "neurons_shape",
+    "scale",
+    "seeds",
+    "truth",
+    "confidences",
+    "columns",
+    "own_code",
+    "range",
+    "items",
+}
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +189,118 @@ def test_values_that_are_not_finite_are_refused(result):
                 other.flat[-1] = value
                 write(path, header, {**arrays, key: other})
                 refused(load, path)
+
+
+def edited(array, *changes):
+    """Return a copy with some values replaced, given as (place, value)."""
+    copy = array.copy()
+    for place, value in changes:
+        copy[place] = value
+    return copy
+
+
+def column(header, arrays, name, value):
+    """Replace the first value of a column of a certificate."""
+    key = f"column{header['columns'].index(name)}"
+    arrays[key] = edited(arrays[key].astype(type(value)), (0, value))
+
+
+LINE, PLANE = ("q", "ratios", "outputs"), ("origin", "vertices", "values")
+
+# Name of a result → edits that leave every value of the right type: function of the header and the
+# arrays, which it changes.
+CONTRADICTIONS = {
+    "slice set": [
+        lambda h, a: h["operations"].popitem(),
+        lambda h, a: h["operations"].update({list(h["operations"])[1]: [1]}),
+        lambda h, a: h["kernels"].update(more=[2]),
+        lambda h, a: h["operations"].update(more=[2]),
+        lambda h, a: a.update(synapses_indices=edited(a["synapses_indices"], (1, 0), (0, 0))),
+        lambda h, a: a.update(neurons_indices=np.zeros_like(a["neurons_indices"])),
+        lambda h, a: a.update(predicted=edited(a["predicted"], (0, -1))),
+        lambda h, a: a.update(predicted=np.full_like(a["predicted"], -2)),
+        lambda h, a: h["info"].update(theta="bogus"),
+        lambda h, a: h["info"].update(theta=None),
+        lambda h, a: h["info"].update(granularity=[1]),
+    ],
+    "decisive slices": [
+        *(
+            lambda h, a, name=name, value=value: column(h, a, name, value)
+            for name, values in {
+                "share": (-0.1, 1.5, 0.123),
+                "probability": (-0.1, 1.5, np.nan),
+                "probability with slice alone": (-0.1, 1.5),
+                "answer": (-1, 0.5, 2**40),
+                "empty answer": (-1, 0.5),
+                "divergence": (-0.1, np.inf),
+                "passes": (-1,),
+            }.items()
+            for value in values
+        ),
+        lambda h, a: h["shapes"][next(iter(h["shapes"]))].insert(0, 10**25),
+        lambda h, a: h["shapes"].update(more=[2]),
+    ],
+    "coverage": [lambda h, a: h.update(samples=0)],
+    "differences": [
+        lambda h, a: h.update(tried=1),
+        lambda h, a: a.update(seed_index=np.array([0, -1])),
+        lambda h, a: a.update(seed_index=np.array([0, 5])),
+        lambda h, a: a.update(predictions=a["predictions"] - 1),
+        lambda h, a: a.update(labels=a["labels"] - 2),
+        lambda h, a: a.update(iterations=-a["iterations"]),
+    ],
+    "deviations": [
+        lambda h, a: h.update(max_distance=-0.1),
+        lambda h, a: a.update(queries=-a["queries"]),
+        lambda h, a: a.update(seconds=-a["seconds"]),
+        lambda h, a: a.update(labels=np.array([[1, 1]])),
+        lambda h, a: a.update(labels=np.array([[-1, 1]])),
+        lambda h, a: a.update(labels=np.array([[-2, 1]])),
+        lambda h, a: a.update(status=np.array(["query_budget", "timeout"], "U16")),
+        lambda h, a: a.update(status=np.array(["found", "found"], "U16")),
+        lambda h, a: a.update(status=np.array(["found", "lost"], "U16")),
+        lambda h, a: a.update(confidences=a["confidences"] + 1),
+        lambda h, a: a.update(confidences=a["confidences"] - 1),
+        lambda h, a: a.update(seeds=a["seeds"][:, :3]),
+    ],
+    "line": [
+        lambda h, a: a.update(
+            ratios=np.append(0.0, a["ratios"]), outputs=np.append(a["outputs"][:1], a["outputs"], 0)
+        ),
+        *(lambda h, a, name=name: a.update({name: a[name].astype(np.float16)}) for name in LINE),
+    ],
+    "plane": [
+        lambda h, a: a.update(loop=a["loop"][::-1]),
+        lambda h, a: a.update(corners=a["corners"][::-1]),
+        lambda h, a: a.update(corners=a["corners"][:0]),
+        lambda h, a: a.update(corners=a["corners"] * 2),
+        *(lambda h, a, name=name: a.update({name: a[name].astype(np.float16)}) for name in PLANE),
+    ],
+    "detector": [lambda h, a: a.update(range=a["range"][::-1])],
+    "slice detector": [
+        lambda h, a: h["parameters"].update(theta=None),
+        lambda h, a: h["parameters"].update(theta=-1.0),
+        lambda h, a: h["parameters"].update(theta=True),
+        lambda h, a: a.update({COLUMNS: a[COLUMNS].astype(bool)}),
+        lambda h, a: a.update({COLUMNS: a[COLUMNS][::-1]}),
+        lambda h, a: a.update({COLUMNS: edited(a[COLUMNS], (1, a[COLUMNS][0]))}),
+        lambda h, a: a.update({COLUMNS: edited(a[COLUMNS], (0, -1))}),
+        lambda h, a: a.update({COLUMNS: edited(a[COLUMNS], (-1, 10**6))}),
+    ],
+}
+COLUMNS = "state/distance|columns"
+CASES = [(name, number) for name, edits in CONTRADICTIONS.items() for number in range(len(edits))]
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_values_that_contradict_each_other_are_refused(results, tmp_path, name, number):
+    path, load = results[name]
+    with np.load(path) as archive:
+        arrays = {key: archive[key] for key in archive.files}
+    header = json.loads(str(arrays.pop("header")))
+    CONTRADICTIONS[name][number](header, arrays)
+    write(tmp_path / "damaged.npz", header, arrays)
+    refused(load, tmp_path / "damaged.npz")
 
 
 def test_other_files_are_refused(result):

@@ -34,8 +34,7 @@ def edge_direction(degrees: float) -> Behaviour:
         down = grey[:, :-2] + 2 * grey[:, 1:-1] + grey[:, 2:]  # smoothed over rows
         across = grey[:, :, :-2] + 2 * grey[:, :, 1:-1] + grey[:, :, 2:]
         right = down[:, :, 2:] - down[:, :, :-2]
-        below = across[:, 2:] - across[:, :-2]
-        return np.abs(cosine * right + sine * below)
+        return np.abs(cosine * right + sine * (across[:, 2:] - across[:, :-2]))
 
     return behaviour
 

@@ -205,9 +205,8 @@ class Coverage(ShownAsTable, ABC):
             ProfileMismatchError: if it is for another model, criterion or settings.
         """
         with read_archive(path, _FORMAT, "coverage") as file:
-            header = file.header
-            items = self._per_neuron  # files of version 0.1 do not have it
-            items = file.value("items", int, least=1) if "items" in header else items
+            header = file.header  # that of version 0.1 has no "items"
+            items = file.value("items", int, least=1) if "items" in header else self._per_neuron
             own = (type(self).__name__, self._options, self.im.fingerprint, self._per_neuron)
             if (header["kind"], header["options"], header["fingerprint"], items) != own:
                 raise ProfileMismatchError(
@@ -218,6 +217,7 @@ class Coverage(ShownAsTable, ABC):
             samples = file.value("samples", int, least=0)
             covered = enumerate(self.covered.values())
             masks = [file.array(f"covered{i}", np.bool_, mask.shape) for i, mask in covered]
+            file.check(samples or not any(map(np.any, masks)), "it covers items without samples")
         for name, mask in zip(self.covered, masks, strict=True):
             self.covered[name] |= mask
         self.samples += samples

@@ -28,7 +28,7 @@ from nnslicer_tf._checks import (
     counted,
 )
 from nnslicer_tf._environment import progress_bar
-from nnslicer_tf._files import Saved
+from nnslicer_tf._files import Archive, Saved
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.deepxplore.constraints import Constraint, ProjectionFunction, find_constraint
 from nnslicer_tf.deepxplore.coverage import CountedNeurons, Coverage, NeuronCoverage
@@ -74,6 +74,11 @@ class Differences(Saved, ShownAsTable):
     seconds: float
     coverage: Sequence[Coverage] = ()
 
+    def _check(self, file: Archive) -> None:
+        natural = self.seed_index, self.predictions, self.iterations, self.labels + 1
+        fits = max(len(self), self.seed_index.max(initial=-1) + 1) <= self.tried
+        file.check(fits and all((v >= 0).all() for v in natural), "it has impossible numbers")
+
     def __len__(self) -> int:
         return len(self.inputs)
 
@@ -110,6 +115,8 @@ class Differences(Saved, ShownAsTable):
         if seeds.ndim != 4 or seeds.shape[-1] not in (1, 3, 4):
             raise InvalidArgumentError(f"Only images can be drawn. Received shape: {seeds.shape}")
         chosen = np.flatnonzero(self.generated)[:most]
+        if len(seeds) <= self.seed_index[chosen].max(initial=0):
+            raise InvalidArgumentError(f"Pass the search's {self.tried} seeds, not {len(seeds)}.")
         figure = pyplot.figure(figsize=(max(3, 0.8 * len(chosen)), 2.5), layout="constrained")
         axes = figure.subplots(2, max(1, len(chosen)), squeeze=False)
         for column, row in zip(axes.T, chosen, strict=False):

@@ -240,7 +240,8 @@ class Detector(BaseEstimator):
             with suppress(NNSlicerError):  # a model need not take such an input
                 detector.score_samples(np.full((1, *detector.im.input_shape), low, np.float32))
             if "range" in file:  # files of version 0.2 have none
-                detector._range = tuple(file.array("range", np.floating, "2").tolist())
+                low, high = detector._range = tuple(file.array("range", np.floating, "2").tolist())
+                file.check(low <= high, f"its inputs range from {low} to {high}")
         return detector
 
     def __sklearn_clone__(self) -> Self:

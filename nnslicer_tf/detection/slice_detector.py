@@ -208,7 +208,10 @@ class SliceDetector(VotingDetector):
                 f"A {cls.__name__} is loaded with its slicer: {cls.__name__}.load(path, slicer). "
                 f"Received: {type(source).__name__}"
             )
-        return cls(source.at_theta(parameters.pop("theta")), **parameters)
+        theta = parameters.pop("theta")
+        if type(theta) not in (int, float) or not 0 <= theta < np.inf:  # None is the default
+            raise ValueError(f"its θ is {theta!r}")
+        return cls(source.at_theta(theta), **parameters)
 
 
 def spread(items: Sequence[str], count: int = MAX_LOCAL_LAYERS) -> list[str]:

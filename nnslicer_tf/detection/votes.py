@@ -73,7 +73,10 @@ class Vote:
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Restore what `state` returned."""
         if self.sizes:
-            self.columns = state["columns"]
+            columns = self.columns = state["columns"]
+            steps = np.diff(columns, prepend=-1, append=sum(self.sizes))
+            if columns.dtype.kind != "i" or (steps <= 0).any():
+                raise ValueError(f"the columns of '{self.name}' do not rise within its features")
         self.scorer.restore(state)
 
 

@@ -132,7 +132,7 @@ class TFLiteClassifier(Classifier):
         first = LiteRTModel(model, kernels=kernels)
         workers = min(available_cores(), 4) if workers is None else workers
         more = [LiteRTModel(first.content, first.name, kernels=kernels) for _ in range(workers - 1)]
-        self._models = [first, *more]
+        self._models, self._made_of = [first, *more], (first.content, workers, kernels)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tflite")
         self._input, self._output = first.ends()
         self.resolution = first.output_step()
@@ -154,6 +154,9 @@ class TFLiteClassifier(Classifier):
                 parts = np.array_split(inputs, len(self._models))
                 outputs = np.concatenate(list(self._threads.map(self._run, self._models, parts)))
             return dequantised(outputs, self._output)
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return type(self), self._made_of
 
     def by_reference_kernels(self) -> "TFLiteClassifier":
         """Return the same file, run by LiteRT's reference kernels, which are slow."""

@@ -23,6 +23,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 _FORMAT = "nnslicer_tf deviations 1"
 _WINDOW = 11  # pixels of the window of the structural similarity
 _MAX_CHANGES = 12  # changed values of a table's row that are drawn
+_ENDS = ("query_budget", "timeout"), ("found", "already_deviates")  # with a deviation
 _KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2", "apart": "found"}
 
 
@@ -314,8 +315,7 @@ class DeviationSet(ShownAsTable):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all outcomes to one `.npz` file, atomically."""
-        known = {name: getattr(self, name) for name in _KNOWN}
-        arrays = {name: values for name, values in known.items() if values is not None}
+        arrays = {n: values for n in _KNOWN if (values := getattr(self, n)) is not None}
         header = {"max_distance": self.max_distance, "features": list(self.features)}
         header |= {"scale": self.scale}
         write_archive(path, _FORMAT, header, {**pack(self.outcomes), **arrays})
@@ -325,23 +325,22 @@ class DeviationSet(ShownAsTable):
         """Read what `save` wrote; raise MissingFileError, or CorruptFileError if it is damaged."""
         with read_archive(path, _FORMAT, "set of deviations") as file:
             outcomes = unpack(file)
-            shapes = {name: shape for name, shape in _KNOWN.items() if name in file}
             known: dict[str, Any] = {
-                name: file.array(name, np.number, shape) for name, shape in shapes.items()
+                name: file.array(name, np.number, _KNOWN[name]) for name in _KNOWN if name in file
             }
             features = file.value("features", list) if "features" in file.header else []
-            named = all(isinstance(name, str) for name in features)
-            file.check(named, "its 'features' are no list of names")
-            for name in ("max_distance", "scale"):  # older files have none
+            file.check(all(isinstance(name, str) for name in features), "its features are no names")
+            for name, least in (("max_distance", 0), ("scale", 1e-300)):  # older files have none
                 if file.header.get(name) is not None:
-                    known[name] = file.value(name, int, float)
+                    known[name] = file.value(name, int, float, least=least)
             result = cls(outcomes, **known, features=features)
-            scale = result.scale
-            file.check(scale is None or scale > 0, f"its scale is {scale}")
-            for name in ("confidences", "apart"):
-                values = getattr(result, name)
-                fits = values is None or len(values) == result.found.sum()
-                file.check(fits, f"it has not as many '{name}' as deviations")
+            count = result.found.sum()
+            for name, most in (("confidences", 1.01), ("apart", np.inf)):
+                values = known.get(name, np.zeros(count))
+                fits = len(values) == count and ((values >= 0) & (values <= most)).all()
+                file.check(fits, f"it has not as many '{name}' as deviations, or impossible ones")
+            seeds, images = known.get("seeds", result.images)[:1], result.images[:1]
+            file.check(images.size in (0, seeds.size), "its seeds have not the shape of its images")
             return result
 
 
@@ -379,10 +378,13 @@ def unpack(file: Archive) -> list[SearchOutcome]:
     outcomes = []
     for status, queries, seconds, has_deviation in zip(*columns, strict=True):
         deviation = None
+        fits = status in _ENDS[has_deviation] and min(queries, seconds) >= 0
         if has_deviation:
             image, labels, steps = next(deviations)
+            fits &= labels == [NO_LABEL] * 2 or (labels[0] != labels[1] and min(labels) >= 0)
             trace = None if steps is None else tuple(Mutation(**step) for step in steps)
             deviation = Deviation(image, queries, seconds, tuple(labels), trace)
+        file.check(fits, f"a search has impossible queries or labels, or the status {status!r}")
         outcomes.append(SearchOutcome(status, queries, seconds, deviation))
     file.check(next(deviations, None) is None, "it has more deviations than seeds that found one")
     return outcomes

@@ -125,7 +125,12 @@ def find_deviations(
         store = Store(checkpoint, work, "checkpoint of searches")
         for key in store.keys():  # noqa: SIM118 - not a dict
             with store.open(key) as file:
-                outcomes.update(zip(file.value("seeds", list), unpack(file), strict=True))
+                part, every = file.value("seeds", list), {*range(len(seeds))}
+                fits = {*map(type, part)} <= {int} and len({*part} & every) == len(part)
+                own = digest([repr(part).encode(), *file.arrays().values()])
+                fits = fits and file.header.get("digest", own) == own  # older files have none
+                file.check(fits, "its values are not those that were written")
+                outcomes.update(zip(part, unpack(file), strict=True))
     if outcomes:
         announce(f"Resuming: {len(outcomes):,} {done}.", progress)
 
@@ -253,7 +258,8 @@ def _warn_of_seeds(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None)
 def _write(store: Store, outcomes: dict[int, SearchOutcome], indices: list[int]) -> None:
     if indices:
         arrays = pack([outcomes[index] for index in indices])
-        store.save(f"seed{indices[0]:08d}", {"seeds": indices}, arrays)
+        content = digest([repr(indices).encode(), *arrays.values()])
+        store.save(f"seed{indices[0]:08d}", {"seeds": indices, "digest": content}, arrays)
 
 
 def described(value: Any, inside: tuple[int, ...] = ()) -> str:

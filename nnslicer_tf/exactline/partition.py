@@ -117,10 +117,10 @@ class LinearPartition(Saved, ShownAsTable):
 
     _format = "nnslicer_tf line 1"
     _arrays = {  # noqa: RUF012 - not changed
-        "start": (np.floating, "..."),
-        "end": (np.floating, "..."),
-        "ratios": (np.floating, "ends"),
-        "outputs": (np.floating, "ends ..."),
+        "start": (np.float64, "..."),
+        "end": (np.float64, "..."),
+        "ratios": (np.float64, "ends"),
+        "outputs": (np.float64, "ends ..."),
     }
     _names = {"start": "q", "end": "r"}  # noqa: RUF012 - not changed
 
@@ -131,8 +131,7 @@ class LinearPartition(Saved, ShownAsTable):
 
     def _check(self, file: Archive) -> None:
         file.check(self.start.shape == self.end.shape, "its ends have different shapes")
-        steps, ratios = np.diff(self.ratios), self.ratios
-        rises = len(steps) and (steps >= 0).all() and ratios[0] == 0 and ratios[-1] == 1
+        rises = (np.diff(self.ratios) > 0).all() and self.ratios[[0, -1]].tolist() == [0, 1]
         file.check(rises, "its ratios do not rise from 0 to 1")
 
     def __len__(self) -> int:

@@ -185,25 +185,26 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
 
     _format = "nnslicer_tf plane 1"
     _arrays = {  # noqa: RUF012 - not changed
-        "origin": (np.floating, "..."),
-        "axes": (np.floating, "2 ..."),
-        "corners": (np.floating, "corners 2"),
-        "vertices": (np.floating, "vertices 2"),
+        "origin": (np.float64, "..."),
+        "axes": (np.float64, "2 ..."),
+        "corners": (np.float64, "corners 2"),
+        "vertices": (np.float64, "vertices 2"),
         "start": (np.integer, "starts"),
         "loop": (np.integer, "loop"),
-        "values": (np.floating, "vertices ..."),
+        "values": (np.float64, "vertices ..."),
     }
 
     values: np.ndarray
 
     def _check(self, file: Archive) -> None:
-        fits = self.axes.shape == (2, *self.origin.shape)
-        file.check(fits, "its axes and its origin have different shapes")
+        file.check(self.axes.shape == (2, *self.origin.shape), "its axes do not fit its origin")
         start, loop = self.start, self.loop
         divides = start[0] == 0 and start[-1] == len(loop) and (np.diff(start) > 0).all()
-        file.check(divides, "its 'start' does not divide the corners into regions")
         inside = (loop >= 0).all() and (loop < len(self.vertices)).all()
-        file.check(inside, "its 'loop' has indices of vertices that it does not have")
+        file.check(divides and inside, "its 'start' and 'loop' are not regions of its vertices")
+        whole, areas = self.total_area, self.areas  # negative if clockwise; rounding moves vertices
+        fills = whole > 0 and areas.min() > -_SLACK * whole and abs(areas.sum() / whole - 1) < 1e-3
+        file.check(fills, "its regions do not fill its polygon, or are not counter-clockwise")
 
     def __repr__(self) -> str:
         return f"PlanarPartition({counted(len(self), 'region')}, input shape {self.origin.shape})"

@@ -102,8 +102,7 @@ class Steps(NamedTuple):
         # At each position: the rows that hold in the range, and the last of them once more.
         holds = (self.ratio < end) & (np.append(self.ratio[1:], np.inf) > begin)
         times = holds.astype(np.int64)
-        last = np.cumsum(np.add.reduceat(times, self.start[:-1])) - 1
-        times[np.flatnonzero(holds)[last]] = 2
+        times[np.flatnonzero(holds)[np.cumsum(np.add.reduceat(times, self.start[:-1])) - 1]] = 2
         start = np.append(0, np.cumsum(np.add.reduceat(times, self.start[:-1])))
         rows = np.repeat(np.arange(len(times)), times)
         ratio = self.ratio[rows]

@@ -94,6 +94,12 @@ class SemanticSlicer:
         self.scores = layer_scores(METRICS[metric], whole)
         self.category_scores = {k: np.stack([s[k] for s in scores]) for k in self._layers}
 
+    def __getstate__(self) -> dict:
+        return {**vars(self), "_layers": None}  # operations cannot be pickled
+
+    def __setstate__(self, state: dict) -> None:
+        vars(self).update(state, _layers=neuron_layers(state["_im"]))
+
     @cached_property
     def similarities(self) -> dict[str, np.ndarray]:
         """Layer → similarity of the k top neurons for each category, at [category, k - 1]."""

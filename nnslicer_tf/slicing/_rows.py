@@ -99,7 +99,8 @@ def to_arrays(name: str, matrix: Matrix) -> dict[str, np.ndarray]:
     """Return the arrays that represent a matrix in a file."""
     if isinstance(matrix, np.ndarray):
         return {f"{name}_dense": matrix}
-    return {f"{name}_{part}": getattr(matrix, part) for part in ("data", "indices", "indptr")}
+    parts = {f"{name}_{part}": getattr(matrix, part) for part in ("data", "indices", "indptr")}
+    return parts | {f"{name}_shape": np.array(matrix.shape)}
 
 
 def from_file(name: str, file: Archive, rows: int, columns: int, dtype: type = np.number) -> Matrix:
@@ -110,15 +111,16 @@ def from_file(name: str, file: Archive, rows: int, columns: int, dtype: type = n
     data = file.array(f"{name}_data", dtype, "*")
     indices = file.array(f"{name}_indices", np.integer, data.shape)
     indptr = file.array(f"{name}_indptr", np.integer, (rows + 1,))
-    file.check(
-        indptr[0] == 0 and indptr[-1] == len(data) and (np.diff(indptr) >= 0).all(),
-        f"'{name}_indptr' does not divide the values into rows",
-    )
-    file.check(
-        not len(data) or (indices.min() >= 0 and indices.max() < columns),
-        f"'{name}_indices' are not within {columns:,} columns",
-    )
-    return sp.csr_array((data, indices, indptr), shape=(rows, columns))
+    if f"{name}_shape" in file:  # older files do not have it
+        shape = file.array(f"{name}_shape", np.integer, "2").tolist()
+        file.check(shape == [rows, columns], f"its rows have not {columns:,} '{name}'")
+    divides = indptr[0] == 0 and indptr[-1] == len(data) and (np.diff(indptr) >= 0).all()
+    file.check(divides, f"'{name}_indptr' does not divide the values into rows")
+    inside = not len(data) or (indices.min() >= 0 and indices.max() < columns)
+    file.check(inside, f"'{name}_indices' are not within {columns:,} columns")
+    matrix = sp.csr_array((data, indices, indptr), shape=(rows, columns))
+    file.check(matrix.has_canonical_format, f"'{name}_indices' do not rise within each row")
+    return matrix
 
 
 class RowsOnDisk:

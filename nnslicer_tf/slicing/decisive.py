@@ -293,9 +293,7 @@ class DecisiveSlices(ShownAsTable):
         steps = np.diff(ends, prepend=0)
         fits = (steps >= 0).all() and steps.sum() == len(found)
         file.check(fits, "its 'ends' do not divide the members into slices")
-        members, contributions = (
-            np.split(part, ends[:-1]) if len(ends) else [] for part in (found, values)
-        )
+        members, contributions = (np.split(a, ends[:-1])[: len(ends)] for a in (found, values))
         # The probabilities of a number are NaN.
         certificate = {
             name: file.array(f"column{i}", np.generic, "samples", finite=False)
@@ -304,19 +302,25 @@ class DecisiveSlices(ShownAsTable):
         info = file.value("info", dict)
         missing = [*(_COLUMNS - {*certificate}), *(_INFO - {*info})]
         file.check(not missing, f"it has no {missing}")
+        number, shares = info["number"], ("kept", "bound", "claimed")
         for name, column in certificate.items():
-            fits = column.dtype.kind in "biuf"
-            fits = fits and (info["number"] or np.isfinite(column).all())
-            file.check(fits, f"{name!r} has values that are no finite numbers")
+            is_answer = name.startswith(("answer", "empty answer"))
+            is_share = name.startswith(("probability", "share")) or name.endswith(shares)
+            low = -np.inf if is_answer and number else -1e-6  # but for rounding
+            high = 1 + 1e-6 if is_share else np.finfo(float).max
+            fits = (column >= low) & (column <= high) | (number and np.isnan(column))
+            fits &= number or not is_answer or (column % 1 == 0) & (column < 2**31)
+            file.check(fits.all(), f"{name!r} has impossible values")
         file.check(info["level"] in LEVELS, f"its level is {info['level']!r}")
         samples, units = len(certificate["answer"]), sum(map(math.prod, shapes.values()))
         slices = min(samples, 1) if info["together"] else samples
         file.check(len(members) == len(info["others"]) == slices, "it lacks slices")
+        sizes, column = np.resize([*map(len, members)], samples), certificate["size"]
+        fits = np.allclose(certificate["share"] * units, sizes) and (column == sizes).all()
+        file.check(fits and units < 1 << 40, "its sizes and shares are not those of its slices")
         for k, part in enumerate(members):
             fits = (np.diff(part, prepend=-1) > 0).all() and part[-1:].sum() < max(units, 1)
             file.check(fits, f"the members of slice {k} are not among its {units:,} units")
-            sizes = certificate["size"][slice(None) if info["together"] else slice(k, k + 1)]
-            file.check((sizes == len(part)).all(), f"slice {k} has not its certificate's size")
         loaded = cls(shapes, members, contributions, certificate, info)
         for k in range(min(samples, 100)):
             loaded.summary(k)  # what is still damaged raises an error here, not when it is used

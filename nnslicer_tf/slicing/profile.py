@@ -245,13 +245,10 @@ class Profile(ShownAsTable):
                 fits = len(array) == kept and array.shape[1:] == means[name].shape
                 file.check(fits, f"its rows of {name!r} have shape {array.shape}")
             pairs = [file.header.get(name) for name in ("input_range", "input_means")]
-            for pair in pairs:
-                if pair is None:
-                    continue
+            for pair in (pair for pair in pairs if pair is not None):
                 are_numbers = isinstance(pair, list) and [type(v) in (int, float) for v in pair]
                 file.check(are_numbers == [True, True], f"it has the range {pair!r}")
-                low, high = pair
-                file.check(-np.inf < low <= high < np.inf, f"it has the range {pair}")
+                file.check(-np.inf < pair[0] <= pair[1] < np.inf, f"it has the range {pair}")
             input_range, input_means = (None if p is None else (p[0], p[1]) for p in pairs)
         of_data = input_range, positions, input_means, tuple(columns)
         return cls(means, samples, fingerprint, *of_data, code, rows)

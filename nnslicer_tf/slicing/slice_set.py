@@ -153,7 +153,12 @@ class SliceSet(ShownAsTable):
             neurons = None
             if file.value("has_neurons", bool):
                 neurons = _rows.from_file("neurons", file, len(predicted), _rows.width(operations))
-            return cls(synapses, neurons, kernels, operations, predicted, file.value("info", dict))
+            file.check((predicted >= 0).all() or (predicted == -1).all(), "it has negative classes")
+            info = file.value("info", dict)
+            theta, level = info.get("theta", 0), info.get("granularity", "channel")
+            fits = 0 <= theta < np.inf and level in ("activation", "channel")
+            file.check(fits, f"its θ and granularity are {theta!r} and {level!r}")
+            return cls(synapses, neurons, kernels, operations, predicted, info)
 
     def __repr__(self) -> str:
         samples, synapses = self._synapses.shape

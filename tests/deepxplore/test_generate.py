@@ -276,6 +276,8 @@ def test_plot_shows_seed_and_difference(found, digits):
     from matplotlib import pyplot
 
     _, found = found
+    with pytest.raises(InvalidArgumentError, match=f"Pass the search's {found.tried} seeds"):
+        found.plot(digits.x[:1])
     figure = found.plot(digits.x, most=3)
     first = np.flatnonzero(found.generated)[0]
     top, bottom = figure.axes[0], figure.axes[3]

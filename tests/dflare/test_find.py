@@ -173,7 +173,35 @@ def test_resumes_where_it_was(pair, seeds, tmp_path):
         find(*pair, seeds, rng=1, **options)
     with pytest.raises(ProfileMismatchError, match=r"different run \(models="):
         find(pair[0], pair[0], seeds, **options)
-    part = next(path.glob("*.npz"))
+    part = max(path.glob("*.npz"), key=lambda p: p.stat().st_size)
+    whole = part.read_bytes()
+    with np.load(part) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    header = json.loads(str(arrays.pop("header")))
+    indices, labels = header["seeds"], arrays["labels"]
+    assert len(indices) > 1
+    for old in (False, True):  # files of older versions have no digest
+        kept = {key: value for key, value in header.items() if not old or key != "digest"}
+        for last in (indices[0], True, -1, 99, None, "1"):
+            changed = {**kept, "seeds": [*indices[:-1], last]}
+            np.savez(part, header=json.dumps(changed), **arrays)
+            with pytest.raises(CorruptFileError, match="not those that were written"):
+                find(*pair, seeds, **options)
+    for changed, values in (
+        ({"seeds": indices[::-1]}, {}),
+        ({}, {"images": arrays["images"][::-1]}),
+        ({}, {"labels": labels[::-1, ::-1]}),
+        ({}, {"labels": np.full_like(labels, -1)}),
+        ({}, {"status": np.full_like(arrays["status"], "query_budget")}),
+    ):
+        np.savez(part, header=json.dumps(header | changed), **(arrays | values))
+        with pytest.raises(CorruptFileError, match="not those that were written"):
+            find(*pair, seeds, **options)
+    del header["digest"]
+    np.savez(part, header=json.dumps(header), **arrays)
+    again = find(*pair, seeds, **options)
+    assert all(same(a, b) for a, b in zip(resumed, again, strict=True))
+    part.write_bytes(whole)
     part.write_bytes(part.read_bytes()[:200])
     with pytest.raises(CorruptFileError, match="damaged"):
         find(*pair, seeds, **options)

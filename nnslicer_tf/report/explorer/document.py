@@ -367,5 +367,4 @@ def _mean_values(im: InstrumentedModel, x: np.ndarray) -> Mapping[str, np.ndarra
 def _answer(im: InstrumentedModel, logits: np.ndarray) -> list[list[float]]:
     """Return [class, mean probability] of the most likely classes of some samples."""
     shares = im.classes.probabilities(im.outputs_from(logits)).mean(axis=0)
-    order = np.argsort(-shares, kind="stable")[:MAX_CLASSES]
-    return [[int(i), float(shares[i])] for i in order]
+    return [[int(i), float(shares[i])] for i in np.argsort(-shares, kind="stable")[:MAX_CLASSES]]

@@ -36,8 +36,7 @@ def fold(operations: Sequence[Operation]) -> tuple[Group, ...]:
     for place, operation in enumerate(operations):
         is_joint = furthest <= place
         kind = kind_of(operation)
-        follows = bool(blocks) and is_joint and (kind.one_to_one or kind.moves)
-        if is_open or follows:
+        if is_open or (blocks and is_joint and (kind.one_to_one or kind.moves)):
             blocks[-1].append(operation)
         else:
             blocks.append([operation])
