@@ -259,9 +259,7 @@ class Detector(BaseEstimator):
     def _check_fitted(self) -> None:
         name = type(self).__name__
         if not hasattr(self, "threshold_"):
-            raise NotFittedError(
-                f"This {name} is not fitted: call fit with normal inputs first, or {name}.load."
-            )
+            raise NotFittedError(f"This {name} is not fitted: call fit, or {name}.load.")
         if self._weights != weights_checksum(self.im.model):
             raise ProfileMismatchError(
                 f"The weights of '{self.im.model.name}' have changed since this {name} was fitted: "

@@ -41,9 +41,7 @@ def least_margin(values: np.ndarray, label: int | None, first: int) -> tuple[int
     if label is None:
         label = int(values[first].argmax())
     if not is_int(label) or not 0 <= label < values.shape[1]:
-        raise InvalidArgumentError(
-            f"label must be one of {counted(values.shape[1], 'class')}. Received: {label!r}"
-        )
+        raise InvalidArgumentError(f"label must be 0 … {values.shape[1] - 1}. Received: {label!r}")
     gaps = values[:, [label]] - values
     gaps[:, label] = np.inf
     row, other = np.unravel_index(np.argmin(gaps), gaps.shape)

@@ -91,9 +91,7 @@ def resolve_target(
         return target
     if isinstance(target, Mapping):
         if len(target) != 1:
-            raise InvalidArgumentError(
-                f"A target names the neurons of one operation. Received: {list(target)}"
-            )
+            raise InvalidArgumentError(f"A target is of one operation. Received: {list(target)}")
         ((name, chosen),) = target.items()
         answer = im.outputs.get(name, name)
         operation = im.logit_operation_of(name) if name in im.outputs else im[name].name
@@ -113,9 +111,7 @@ def resolve_target(
             f"target=np.s_[{', '.join('0' for _ in shape)}]. Received: {target!r}"
         )
     if target is None:
-        raise InvalidArgumentError(
-            f"Choose one of the {shape[0]} values of {names}: target=0 … {shape[0] - 1}."
-        )
+        raise InvalidArgumentError(f"Choose a value of {names}: target=0 … {shape[0] - 1}.")
     check_target(target, im.classes.count)
     neuron, sign = im.classes.neuron(int(target))
     label = int(target) if is_classifier(im) else None

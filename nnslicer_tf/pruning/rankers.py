@@ -100,9 +100,7 @@ class ClassRanker(Ranker):
     ) -> Scores:
         """Return the sum of the target classes' scores."""
         if x is None or y is None:
-            raise InvalidArgumentError(
-                f"{type(self).__name__} ranks by samples: pass labelled samples x and y."
-            )
+            raise InvalidArgumentError(f"{type(self).__name__} needs labelled samples x and y.")
         first, *others = self.by_class(im, x, y, classes).values()
         return {name: sum((one[name] for one in others), first[name]) for name in first}
 
@@ -243,9 +241,7 @@ def scores(
                 total[name] += values
         return total
     if options:
-        raise InvalidArgumentError(
-            f"Only 'nnslicer' has options, not {method!r}. Received: {', '.join(options)}"
-        )
+        raise InvalidArgumentError(f"Only 'nnslicer' has options. Received: {', '.join(options)}")
     generator, found = as_generator(rng), {}
     for name, kernel in im.kernels.items():
         if method == "random":

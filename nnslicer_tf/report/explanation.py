@@ -132,9 +132,7 @@ def save_explanation(one: Any, path: str | os.PathLike) -> None:
         with atomic_path(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     else:
-        raise InvalidArgumentError(
-            f"Explanations end in .html, .png, .pdf or .svg. Received: '{path}'"
-        )
+        raise InvalidArgumentError(f"Files end in .html, .png, .pdf or .svg. Received: '{path}'")
 
 
 def explanation_html(one: Any) -> str:

@@ -385,7 +385,7 @@ def test_badly_scaled_features_warn_of_nothing(recwarn):
 def test_a_clone_shares_the_slicer_and_is_not_fitted(fitted, slicer, normal):
     copy = clone(fitted("margin"))
     assert copy.slicer is slicer
-    with pytest.raises(NotFittedError, match="call fit with normal inputs"):
+    with pytest.raises(NotFittedError, match="call fit, or SliceDetector"):
         copy.predict(normal[:3])
 
 

@@ -87,7 +87,7 @@ def with_line(number, text):
         (with_line(2, "2,2,2,"), "in line 2, expected layers.*4 numbers. Received: 3"),
         (with_line(2, "2,2,2.5,3,"), "in line 2, expected .*positive whole numbers"),
         (with_line(2, "0,2,2,3,"), "in line 2, expected .*positive whole numbers"),
-        (with_line(3, "2,3,3,"), "in line 3, expected sizes from 2 inputs to 2 outputs"),
+        (with_line(3, "2,3,3,"), "in line 3, expected sizes of 2 inputs to 2 outputs"),
         (with_line(8, "4.0,0.0,3.0,"), "in line 8, expected ranges other than zero"),
         (with_line(10, "0.5,zero,"), "in line 10, expected a row of weights: numbers"),
         (with_line(10, "0.5,"), "in line 10, expected a row of weights: 2 numbers. Received: 1"),

@@ -207,7 +207,7 @@ def test_wrong_samples_count_if_wanted(digits):
     ("arguments", "message"),
     [
         ({"method": "magic"}, "Unknown ranker 'magic'"),
-        ({"method": "nnslicer"}, "pass labelled samples"),
+        ({"method": "nnslicer"}, "needs labelled samples"),
         ({"classes": []}, "set of target classes is empty"),
         ({"classes": [3, 10]}, "no class 10: its classes are 0 … 9"),
         ({"classes": [-1]}, "no class -1"),
