@@ -94,7 +94,7 @@ def free_neurons(
         )
     old = sorted(set(learned))
     if not old or not all(is_int(label) and 0 <= label < last.units for label in old):
-        raise InvalidArgumentError(f"learned needs classes of 0 … {last.units - 1}. Received: {old}")
+        raise InvalidArgumentError(f"learned needs classes 0 … {last.units - 1}. Received: {old}")
     neurons = {layer: ~mask for layer, mask in critical.items()}
     return neurons | {name: ~np.isin(np.arange(last.units), old)}
 

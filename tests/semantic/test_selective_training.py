@@ -261,8 +261,8 @@ def test_develop_learns_new_classes_and_keeps_the_critical_neurons(digits):
             lambda m, x, y: readapt(m, {"logits": np.ones(3, bool)}, x, y, x),
             "Unknown layer with neurons 'logits'",
         ),
-        (lambda m, x, y: develop(m, {"a": np.ones(7, bool)}, x, y, [3]), "classes of 0 … 2"),
-        (lambda m, x, y: develop(m, {"a": np.ones(7, bool)}, x, y, []), "needs classes of 0"),
+        (lambda m, x, y: develop(m, {"a": np.ones(7, bool)}, x, y, [3]), "classes 0 … 2"),
+        (lambda m, x, y: develop(m, {"a": np.ones(7, bool)}, x, y, []), "needs classes 0"),
     ],
 )
 def test_bad_arguments_are_refused(call, message):
