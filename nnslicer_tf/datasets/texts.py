@@ -71,9 +71,7 @@ class Vocabulary:
         numbers = as_array(numbers)
         is_row = numbers.ndim == 1 and numbers.dtype.kind in "iuf"
         if not is_row or not ((numbers >= 0) & (numbers < len(self))).all():
-            raise InvalidArgumentError(
-                f"A sentence must be a row of numbers from 0 to {len(self) - 1}: {numbers}"
-            )
+            raise InvalidArgumentError(f"Tokens are 0 … {len(self) - 1}. Received: {numbers}")
         return [self.words[int(number)] for number in numbers if number != PADDING]
 
     def __len__(self) -> int:

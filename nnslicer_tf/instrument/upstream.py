@@ -8,7 +8,7 @@
 | Keras compiles a convolution of several groups by XLA, for every shape, as TensorFlow lacks some on CPUs without oneDNN | Keras 3.15 | `grouped_convolution`, where TensorFlow has its gradients |
 | `MultiHeadAttention` removes the masks of its inputs | Keras 3.15 | `tracing.attention_takes_masks` |
 | `keras.ops.scan` needs results of the carry's structure on TensorFlow | Keras 3 | `backend.over_time` |
-| `keras.ops.add` takes `(samples, 1)` for a bias where there are as many channels as samples, and any operand that a batch of one makes look like one | Keras 3.15, TensorFlow | `operator.add` in all steps, `comparison.free_count` where the model itself runs |
+| `keras.ops.add` takes `(samples, 1)` for a bias where there are as many channels as samples, and any operand that a batch of one makes look like one | Keras 3.15, TensorFlow | `upstream.add` in all steps, `comparison.free_count` where the model itself runs |
 | eagerpy mixes dtypes with a function that NumPy 2 removed | eagerpy 0.30 | labels are int64 in `detection.attacks` |
 """  # noqa: E501
 
@@ -21,6 +21,11 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+
+
+def add(a: Any, b: Any) -> Any:
+    """Return a + b; `keras.ops.add` takes `(batch, 1)` for a bias of `batch` channels."""
+    return ops.subtract(a, ops.negative(b))
 
 
 def convolution_without_gaps(

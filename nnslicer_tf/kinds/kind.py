@@ -327,9 +327,7 @@ def register_rule(kind: str, rule: Rule | RuleFunction, at_zero: AtZero | None =
     """
     if not isinstance(rule, Rule):
         if not callable(rule):
-            raise InvalidArgumentError(
-                f"A rule must be a function or a Rule. Received for kind {kind!r}: {rule!r}"
-            )
+            raise InvalidArgumentError(f"Kind {kind!r} needs a function or Rule, not {rule!r}")
         rule = Rule(rule, rule)
     if at_zero is None and kind in AT_ZERO and EXCLUSION.get(kind) != rule:
         raise InvalidArgumentError(

@@ -265,5 +265,5 @@ def test_rules_of_all_executors_for_one_kind():
 
 @pytest.mark.parametrize("rule", [None, "maximum", 3])
 def test_only_rules_are_registered(rule):
-    with pytest.raises(nns.errors.InvalidArgumentError, match="A rule must be a function"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="needs a function or Rule"):
         nns.kinds.register_rule("anything", rule)

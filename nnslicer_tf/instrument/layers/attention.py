@@ -6,7 +6,6 @@ Keras fuses them; as operations, scores and probabilities can be captured. For a
 """
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +25,7 @@ from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses, sum_ste
 from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, PaddingOf, Source, Step
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
+from nnslicer_tf.instrument.upstream import add
 
 
 def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -241,7 +241,7 @@ def _additive_scores(
         spread = partial(ops.expand_dims, axis=axis)
         steps.append(Step("routing", spread, None, name, (place,), extents, mask_of_input))
     steps += [
-        Step("add", operator.add, None, "/sums", ("/query", "/key"), pairs, mask),
+        Step("add", add, None, "/sums", ("/query", "/key"), pairs, mask),
         replace(tanh, sources=("/sums",), shape=pairs, mask=mask),
     ]
     ones = np.ones(channels, np.float32)

@@ -5,7 +5,6 @@ only move values. Constants are read anew in every run, so that they follow the 
 """
 
 import inspect
-import operator
 import string
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,6 +38,7 @@ from nnslicer_tf.instrument.layers.weighted_sums import (
 from nnslicer_tf.instrument.operations import Elementwise, Pooling, Source, Step
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
+from nnslicer_tf.instrument.upstream import add
 
 MAX_MATRIX = 1 << 22  # weights of a linear map
 
@@ -238,7 +238,7 @@ def _where(operation: Any, call: LayerCall) -> tuple[Step, ...]:
         steps.append(Step("scale", compute, None, names[-1], (source, condition.place), shape))
     if len(names) == 1:
         return (*steps[:-1], replace(steps[-1], suffix=""))
-    return (*steps, Step("add", operator.add, sources=tuple(names)))
+    return (*steps, Step("add", add, sources=tuple(names)))
 
 
 def _like(value: Any, x: Any) -> Any:

@@ -1,6 +1,5 @@
 """Merges of several tensors, products of two among them: layers, operators, `keras.ops` calls."""
 
-import operator
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,10 +16,10 @@ from nnslicer_tf.instrument.layers.probing import function_steps
 from nnslicer_tf.instrument.operations import ProductSum, Step
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
+from nnslicer_tf.instrument.upstream import add
 
 _BINARY = {
-    # Not ops.add: on TensorFlow it takes `(batch, 1)` for a bias of `batch` channels.
-    "add": operator.add,
+    "add": add,
     "subtract": ops.subtract,
     "multiply": ops.multiply,
     "maximum_merge": ops.maximum,

@@ -18,7 +18,6 @@ states are given, Keras holds outputs starting from zeros instead of these state
 affects only padding before all data, which has no neurons.
 """  # noqa: E501
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -48,6 +47,7 @@ from nnslicer_tf.instrument.recurrence import (
     hold,
 )
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
+from nnslicer_tf.instrument.upstream import add
 
 
 class _Cell:
@@ -140,7 +140,7 @@ class _Cell:
         return self.add(steps[0], name, source)
 
 
-_PLUS, _TIMES = Step("add", operator.add), Step("multiply", ops.multiply)
+_PLUS, _TIMES = Step("add", add), Step("multiply", ops.multiply)
 
 
 def _kernels(cell: Any, path: str) -> tuple[Synapses, Synapses]:
@@ -303,8 +303,8 @@ def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, 
     merges = {
         "concat": ("routing", lambda a, b: ops.concatenate([a, b], axis=-1)),
         "mul": ("multiply", ops.multiply),
-        "sum": ("add", operator.add),
-        "ave": ("add", operator.add),
+        "sum": ("add", add),
+        "ave": ("add", add),
     }
     if layer.merge_mode is None:
         for name, shape in zip(both, call.output_shapes, strict=False):
