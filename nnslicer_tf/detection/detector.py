@@ -124,7 +124,7 @@ class Detector(BaseEstimator):
         count = check_classifier(self.im, **of_classes) if self.needs_classes else 0
         _ = self.im.input_shape  # raises an error for several inputs
         self._columns = self.im.named_by(X).columns
-        x = self._read(X)
+        x = self._checked_x(X)
         x = x if y is None else x[check_labels(y, len(x), 2) == 0]
         rng = as_generator(self.rng)
         order, cut = rng.permutation(len(x)), round(len(x) * (1 - share))
@@ -150,7 +150,7 @@ class Detector(BaseEstimator):
         self._range = float(x.min()), float(x.max())
         return self
 
-    def _read(self, X: Any) -> np.ndarray:
+    def _checked_x(self, X: Any) -> np.ndarray:
         return self.im.with_columns(self.im.columns or self._columns).check(X)
 
     @property
@@ -165,7 +165,7 @@ class Detector(BaseEstimator):
     def score_samples(self, X: np.ndarray) -> np.ndarray:
         """Return the anomaly scores of inputs, (N,) float64; raise NotFittedError before `fit`."""
         self._check_fitted()
-        x = self._read(X)
+        x = self._checked_x(X)
         if self.source == "im" and self._range and len(x):  # a slicer compares with its profile
             warn_of_range(x, None, self._range, None, known="detector")
         return self.anomaly_scores(self.evidence(x))

@@ -18,7 +18,7 @@ def test_names_cannot_inject_anything(opened):
     slices = nns.Slicer(im, profile, workers=0, progress=False).slice_each(x)
     given = {evil: slices, "</script><b>": slices}
     view = nns.explore(
-        given, im, x, profile=profile, classes=[evil, evil], title=evil, progress=False
+        given, im, x, profile=profile, classes=[evil, f"{evil} 2"], title=evil, progress=False
     )
     page = opened(view)
     page.node("a<b>&")
