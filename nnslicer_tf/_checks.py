@@ -75,7 +75,7 @@ def check_texts(argument: str, texts: Iterable[object]) -> None:
 
 
 def names_in_order(argument: str, names: Any, count: int | None = None) -> tuple[str, ...]:
-    """Return distinct names of `count` classes or columns, none or all; a dict names indices.
+    """Return distinct names of columns, or of `count` classes, all or none; a dict names indices.
 
     Raises InvalidArgumentError for others, and for what has no order, such as a set.
     """
@@ -89,9 +89,9 @@ def names_in_order(argument: str, names: Any, count: int | None = None) -> tuple
     if len(set(found)) < len(found):
         raise InvalidArgumentError(f"{argument}: names must be unique. Received: {found}")
     if found and count not in (None, len(found)):
-        noun = {"classes": "class"}.get(argument, argument.removesuffix("s"))
+        classes = counted(count or 0, "class")
         raise InvalidArgumentError(
-            f"The model has {counted(count or 0, noun)}; received {counted(len(found), 'name')}."
+            f"The model has {classes}; received {counted(len(found), 'name')}."
         )
     return found
 

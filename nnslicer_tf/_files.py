@@ -17,6 +17,7 @@ import tempfile
 import uuid
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -171,6 +172,9 @@ def _short(stem: str) -> str:
 # --- archives ---
 
 
+_CHECKSUM = "checksum"  # of all other arrays of a file
+
+
 def write_archive(
     path: str | os.PathLike,
     kind: str,
@@ -191,6 +195,16 @@ def write_archive(
                 save(file, **members)
             if not _unpacks_to_too_much(sum(array.nbytes for array in members.values()), temporary):
                 break
+        with zipfile.ZipFile(temporary, "a") as file:
+            value = np.array(_checksum(file), np.uint32)
+            with file.open(f"{_CHECKSUM}.npy", "w") as member:
+                np.lib.format.write_array(member, value)
+
+
+def _checksum(file: zipfile.ZipFile) -> int:
+    """Return one CRC-32 for those of all members but the checksum, by name."""
+    known = {m.filename: m.CRC for m in file.infolist() if m.filename != f"{_CHECKSUM}.npy"}
+    return zlib.crc32(repr(sorted(known.items())).encode())
 
 
 @contextmanager
@@ -214,6 +228,9 @@ def read_archive(path: str | os.PathLike, kind: str, what: str) -> Iterator["Arc
             if (found := archive.header.get("format")) != kind:
                 raise archive.error(f"its format is {found!r}, expected {kind!r}")
             yield archive
+            if _CHECKSUM in archive:  # older files have none
+                written = int(archive.array(_CHECKSUM, np.uint32, ""))
+                archive.check(written == _checksum(file), "its values were changed later")
     except (NNSlicerError, MemoryError):
         raise
     except Exception as error:  # whatever the parsers of ZIP, JSON and NumPy raise
@@ -289,7 +306,8 @@ class Archive:
 
     def arrays(self, prefix: str = "") -> dict[str, np.ndarray]:
         """Return all arrays whose names start with `prefix`, by the rest of the name, unchecked."""
-        names = [name for name in self._members if name != "header" and name.startswith(prefix)]
+        own = {"header", _CHECKSUM}
+        names = [n for n in self._members if n not in own and n.startswith(prefix)]
         return _Entries(self, {name.removeprefix(prefix): self._read(name) for name in names})
 
     def _fits(self, shape: tuple[int, ...], description: str) -> bool:

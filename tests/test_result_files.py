@@ -115,11 +115,12 @@ def result(request, results, tmp_path):
     path, load = results[request.param]
     copy = shutil.copy(path, tmp_path / "damaged.npz")
     with np.load(path) as archive:
-        arrays = {name: archive[name] for name in archive.files}
+        arrays = {name: archive[name] for name in archive.files if name != "checksum"}
     return copy, json.loads(str(arrays.pop("header"))), arrays, load
 
 
 def write(path, header, arrays):
+    """Write a file by hand, without a checksum, like the older ones, if `arrays` has none."""
     np.savez_compressed(path, header=np.array(json.dumps(header)), **arrays)
 
 
@@ -296,11 +297,60 @@ CASES = [(name, number) for name, edits in CONTRADICTIONS.items() for number in 
 def test_values_that_contradict_each_other_are_refused(results, tmp_path, name, number):
     path, load = results[name]
     with np.load(path) as archive:
-        arrays = {key: archive[key] for key in archive.files}
+        arrays = {key: archive[key] for key in archive.files if key != "checksum"}
     header = json.loads(str(arrays.pop("header")))
     CONTRADICTIONS[name][number](header, arrays)
     write(tmp_path / "damaged.npz", header, arrays)
     refused(load, tmp_path / "damaged.npz")
+
+
+def plausible(value):
+    """Other values of one kind, which no check of a class could always tell from the right ones."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, (int, float)):
+        return [value + 1, value / 2, -value - 1]
+    if isinstance(value, str):
+        return [f"{value} 2", value[::-1] + "x"]
+    if isinstance(value, list):
+        return [value[1:], [*value, *value[:1]], value[::-1]] if len(value) > 1 else [[*value, 1]]
+    return [{**value, "more": 1}] if isinstance(value, dict) else ["other"]
+
+
+def test_values_that_were_changed_later_are_refused(result):
+    """Whatever they are: the file keeps the checksum of what was written."""
+    path, header, arrays, load = result
+    with np.load(path) as archive:
+        checksum = {"checksum": archive["checksum"]}
+
+    def changed(of_header, of_arrays):
+        write(path, header | of_header, arrays | of_arrays | checksum)
+        with pytest.raises(nns.errors.NNSlicerError, match=r"damaged\.npz"):
+            load(path)
+
+    for key, value in header.items():
+        for other in plausible(value):
+            changed({key: other}, {})
+    for key, value in (header.get("info") or {}).items():
+        changed({"info": {**header["info"], key: plausible(value)[0]}}, {})
+    for key, array in arrays.items():
+        others = [array[::-1]] if array.ndim else []
+        others += [array + 1, -array, array * 2] if array.dtype.kind in "iuf" else []
+        others += [~array] if array.dtype.kind == "b" else []
+        for other in others:
+            if not np.array_equal(other, array, equal_nan=array.dtype.kind == "f"):
+                changed({}, {key: other.astype(array.dtype)})
+    changed({}, {"unknown": np.zeros(3)})
+
+
+def test_a_file_that_is_written_anew_unchanged_is_read(result):
+    """By another program and without compression: its values are those that were written."""
+    path, *_, load = result
+    with np.load(path) as archive:
+        values = {name: archive[name] for name in archive.files}
+    assert "checksum" in values
+    np.savez(path, **values)
+    load(path)
 
 
 def test_other_files_are_refused(result):

@@ -1,8 +1,10 @@
 """The application `nnslicer`, assembled from its commands."""
 
 import inspect
+import os
 from collections.abc import Callable
 from functools import wraps
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,19 +35,23 @@ _PANELS = {
 
 def _without_overwriting(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command that refuses to write over a file that it reads."""
-    hints = inspect.signature(command).parameters.items()
-    written = [name for name, hint in hints if inputs.is_written(hint.annotation)]
+    helps = {
+        name: str(getattr(option, "help", ""))
+        for name, parameter in inspect.signature(command).parameters.items()
+        for option in getattr(parameter.annotation, "__metadata__", ())
+    }
+    written = {name for name, text in helps.items() if text.startswith(inputs.WRITTEN)}
 
     @wraps(command)
     def run(**options: Any) -> None:
-        paths = {name: Path(value) for name, value in options.items() if inputs.is_file(value)}
-        for output in set(written) & set(paths):
-            for name in set(paths) - set(written):
-                if paths[name].samefile(paths[output]):
-                    raise InvalidArgumentError(
-                        f"--{output} would overwrite '{paths[name]}', which the command reads "
-                        f"({name}). Choose another file."
-                    )
+        given = {name: v for name, v in options.items() if isinstance(v, (str, Path))}
+        files = {name: v for name, v in given.items() if os.path.isfile(v)}
+        for output, name in product(written & {*files}, {*files} - written):
+            if os.path.samefile(files[output], files[name]):
+                raise InvalidArgumentError(
+                    f"--{output} would overwrite '{files[name]}', which the command reads "
+                    f"({name}). Choose another file."
+                )
         command(**options)
 
     return run

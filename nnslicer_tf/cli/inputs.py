@@ -1,6 +1,5 @@
 """Inputs and outputs of the commands: models, data, lists of numbers, tables, common options."""
 
-import os
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -27,7 +26,7 @@ MAX_ROWS = 40  # Rows of a table that are printed
 TASK: ContextVar[str | None] = ContextVar("task", default=None)
 """What the outputs are: the option `--task` of the command that is running."""
 
-_WRITTEN = "File for"  # begins the help of an option that names a file to write
+WRITTEN = "File for"  # begins the help of an option that names a file to write
 _DATA = (
     "A folder of images, or of one folder of images for each class; an .npz, .npy or .csv file; or "
     "a data set with a TFDS split, such as 'cifar10:test[:100]'."
@@ -42,18 +41,7 @@ def file_option(what: str, *endings: str) -> Any:
         return path
 
     known = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
-    return Option(help=f"{_WRITTEN} {what}, {known}.", callback=check)
-
-
-def is_written(annotation: Any) -> bool:
-    """Whether an option is a file that the command writes."""
-    parts = getattr(annotation, "__metadata__", ())
-    return any(str(getattr(part, "help", "")).startswith(_WRITTEN) for part in parts)
-
-
-def is_file(value: Any) -> bool:
-    """Whether an option's value is a file that exists."""
-    return isinstance(value, (str, Path)) and bool(str(value)) and os.path.isfile(value)
+    return Option(help=f"{WRITTEN} {what}, {known}.", callback=check)
 
 
 ModelOption = Annotated[Path, Option("--model", help="Keras model, .keras or .h5; ACAS Xu: .nnet.")]

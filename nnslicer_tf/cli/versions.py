@@ -56,9 +56,8 @@ def diff(
     print(result.summary())
     inputs.show(result.to_frame(), output)
     causes, names = None, inputs.names(classes, samples.class_names)
-    shapes = [
-        [v.shape for v in im.model.weights] for im in (before, after) if not isinstance(im, str)
-    ]
+    models = [im.model for im in (before, after) if not isinstance(im, str)]
+    shapes = [[v.shape for v in model.weights] for model in models]
     if flips and len(result.negative) and shapes[0] != shapes[-1]:
         print("The versions have different architectures: no weights explain the flips.")
     elif flips and len(result.negative) and labels is True:

@@ -190,9 +190,8 @@ def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: i
     # Hidden channels that weights feed, not kernels that a layer computes.
     fed = {o.name for o in im.operations if isinstance(o.params, Synapses) and o.kernels}
     ranked = suspicion.to_frame("channel", None)
-    ranked = ranked[ranked["operation"].isin(fed - {*im.graph.ends(im.logit_operation)})].head(
-        channels
-    )
+    others = fed - {*im.graph.ends(im.logit_operation)}
+    ranked = ranked[ranked["operation"].isin(others)].head(channels)
     if len(ranked) < channels:
         raise InvalidArgumentError(
             f"The model has {len(ranked)} hidden channels with weights of their own that can be "

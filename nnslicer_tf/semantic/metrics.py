@@ -25,11 +25,7 @@ from nnslicer_tf._checks import ArrayLike, check_count, check_labels, check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf.attributions.multipliers import gradient, propagate_multipliers
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.errors import (
-    InvalidArgumentError,
-    NonFiniteActivationError,
-    UnsupportedLayerError,
-)
+from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError, UnsupportedLayerError
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of

@@ -417,11 +417,11 @@ class Reference:
         self._im = im
         self._wanted = tuple(wanted)
         order = im.graph.ancestors(self._wanted)
-        self.masks = {o.name for o in order if o.kind == "mask"}
+        self._masks = {o.name for o in order if o.kind == "mask"}
         self._lookups = {o.name for o in order if o.kind == "lookup"}
         means = (*im.input_operations, *self._lookups)
         self._means = {name: profile.means[name].astype(np.float32)[None] for name in means}
-        self.needs = self.masks | (self._lookups if self.masks else set())
+        self.needs = self._masks | (self._lookups if self._masks else set())
         self.needs |= {m for name in self._lookups if (m := im[name].mask) is not None}
         """Names of the operations whose values for the samples are needed."""
 
@@ -430,15 +430,15 @@ class Reference:
 
         def mean_of(name: str) -> Any:
             mean = ops.convert_to_tensor(self._means[name])
-            return ops.broadcast_to(mean, (batch, *mean.shape[1:])) if self.masks else mean
+            return ops.broadcast_to(mean, (batch, *mean.shape[1:])) if self._masks else mean
 
         def change(name: str, value: Any) -> Any:
-            if name in self.masks:  # the padding is that of the samples
+            if name in self._masks:  # the padding is that of the samples
                 return values[name]
             if name not in self._lookups:
                 return value
             mean, mask = mean_of(name), self._im[name].mask
-            if mask not in self.masks:
+            if mask not in self._masks:
                 return mean
             return ops.where(aligned_mask(values[mask], len(mean.shape)) > 0.5, mean, values[name])
 

@@ -11,14 +11,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import (
-    as_array,
-    check_name,
-    check_texts,
-    counted,
-    names_in_order,
-    of_user,
-)
+from nnslicer_tf._checks import as_array, check_name, check_texts, counted, names_in_order, of_user
 from nnslicer_tf._environment import track, waiting
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
 from nnslicer_tf.attributions.background import (
