@@ -117,7 +117,7 @@ class Problem:
         by_input = values if isinstance(values, Mapping) else {names[0]: values}
         if {*by_input} != {*names}:
             raise InvalidArgumentError(
-                f"values must be a dict by input, with the keys {names}. Received: "
+                f"values must be a dict with an array for each input, {names}. Received: "
                 f"{list(by_input) if isinstance(values, Mapping) else type(values).__name__}"
             )
         for name, shape in self.im.input_shapes.items():

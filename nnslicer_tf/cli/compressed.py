@@ -80,7 +80,7 @@ def deviations(
         float | None, Option(help="Largest change of a value; for images on a scale of 0 … 255.")
     ] = None,
     max_queries: Annotated[int, Option(help="Most queries per seed.", min=1)] = 1000,
-    minimise: Annotated[bool, Option("--minimise", help="Undo changes that are needless.")] = False,
+    minimise: Annotated[bool, Option("--minimise", help="Undo changes that are unneeded.")] = False,
     checkpoint: inputs.CheckpointOption = None,
     seed: inputs.SeedOption = 0,
 ) -> None:
@@ -161,7 +161,7 @@ def recipe(
     compressed: CompressedOption,
     data: inputs.OptionalDataOption = None,
     deviations: DeviationsOption = None,
-    budget: Annotated[float, Option(help="Largest share of the weights left as floats.")] = 0.05,
+    budget: Annotated[float, Option(help="Largest share of weights to keep as floats.")] = 0.05,
     output: Annotated[
         Path | None, inputs.file_option("the layers, their tensors and the AI Edge recipe", ".json")
     ] = None,

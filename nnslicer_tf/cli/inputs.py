@@ -47,7 +47,9 @@ def file_option(what: str, *endings: str) -> Any:
 ModelOption = Annotated[Path, Option("--model", help="Keras model, .keras or .h5; ACAS Xu: .nnet.")]
 DataOption = Annotated[str, Option("--data", help=_DATA)]
 OptionalDataOption = Annotated[str | None, Option("--data", help=_DATA)]
-TestOption = Annotated[str | None, Option("--test", help="Labelled data for accuracy, or --data.")]
+TestOption = Annotated[
+    str | None, Option("--test", help="Labelled data for accuracy; else --data.")
+]
 ProfileOption = Annotated[Path, Option(help="Profile, from 'nnslicer profile'.")]
 NormaliseOption = Annotated[
     str,

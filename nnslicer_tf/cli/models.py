@@ -21,7 +21,7 @@ _REPRESENTATIVE = 300  # samples that calibrate the ranges of activations
 def prune(
     model: inputs.ModelOption,
     data: inputs.DataOption,
-    classes: Annotated[str, Option(help="Classes that are needed, '3,5'; by default all.")] = "",
+    classes: Annotated[str, Option(help="Classes to keep, such as '3,5'; by default all.")] = "",
     test: inputs.TestOption = None,
     output: Annotated[
         Path, Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel).")

@@ -110,7 +110,7 @@ def explain(
             "default the profile's rows."
         ),
     ] = None,
-    words: Annotated[str, Option(help="Words of a text, one a token, between spaces.")] = "",
+    words: Annotated[str, Option(help="Words, one per token, separated by spaces.")] = "",
     usual: Annotated[
         str | None,
         Option(help="Labelled data, as for --data, to compare the slice with those of its class."),
@@ -276,7 +276,7 @@ def slice_(
 def show(
     file: Annotated[Path, Argument(help="A profile, slice, set of slices or decisive slices.")],
     plot: Annotated[Path | None, inputs.file_option("a picture of a slice", *_PICTURES)] = None,
-    sample: Annotated[int | None, Option(help="Of a set of slices: this sample's, from 0.")] = None,
+    sample: Annotated[int | None, Option(help="Which slice of a set to show, from 0.")] = None,
 ) -> None:
     """Print a table of a profile, a slice or every sample of a set; draw a slice."""
     result = _load_result(file, "drawn" if plot else "")
@@ -354,6 +354,6 @@ def _load_result(path: Path, of_slices: str = "") -> "Slice | SliceSet | Decisiv
         if of_slices and isinstance(result, Profile):
             raise InvalidArgumentError(f"'{path}' is a profile; only slices can be {of_slices}.")
         if of_slices == "drawn" and isinstance(result, DecisiveSlices):
-            raise InvalidArgumentError(f"'{path}' has decisive slices: use 'nnslicer explore'.")
+            raise InvalidArgumentError(f"'{path}' holds decisive slices: use 'nnslicer explore'.")
         return result
-    raise CorruptFileError(f"'{path}' is no slice, set of slices or profile. {last}")
+    raise CorruptFileError(f"'{path}' is not a slice, slice set or profile. {last}")

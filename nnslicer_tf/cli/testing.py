@@ -32,7 +32,7 @@ def detect(
     preset: Annotated[
         str, Option(help="'margin', 'fused', 'stable', 'slices', 'lean', 'photos' or 'paper'.")
     ] = "fused",
-    false_positive_rate: Annotated[float, Option(help="Share of normal inputs to flag.")] = 0.05,
+    false_positive_rate: Annotated[float, Option(help="Allowed share of false alarms.")] = 0.05,
     explore: Annotated[
         Path | None, inputs.file_option("a view of slices of flagged and other inputs", ".html")
     ] = None,

@@ -99,7 +99,7 @@ def split_frame(
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Return a table's x `(rows, columns)` float32, y int64 `(rows,)` or `(0,)`, and names.
 
-    With `numbers`, labels that are no class indices are right answers, float64.
+    With `numbers`, y may hold numbers instead of classes, float64 unless they are whole.
     """
     import pandas as pd
 

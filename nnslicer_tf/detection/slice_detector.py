@@ -194,7 +194,7 @@ class SliceDetector(VotingDetector):
         check_name("preset", self.preset, PRESETS)
         check_count("max_synapses", self.max_synapses)
         if self.kernels is not None and not self.kernels:
-            raise InvalidArgumentError("`kernels` is empty. Omit it for those of the preset.")
+            raise InvalidArgumentError("`kernels` is empty. Omit it to use the preset's.")
         for name in self.kernels or ():
             check_name("kernel", name, self.im.kernels)
 

@@ -329,7 +329,9 @@ class DeviationSet(ShownAsTable):
                 name: file.array(name, np.number, _KNOWN[name]) for name in _KNOWN if name in file
             }
             features = file.value("features", list) if "features" in file.header else []
-            file.check(all(isinstance(name, str) for name in features), "its features are no names")
+            file.check(
+                all(isinstance(name, str) for name in features), "its features are not names"
+            )
             for name, least in (("max_distance", 0), ("scale", 1e-300)):  # older files have none
                 if file.header.get(name) is not None:
                     known[name] = file.value(name, int, float, least=least)
@@ -338,9 +340,9 @@ class DeviationSet(ShownAsTable):
             for name, most in (("confidences", 1.01), ("apart", np.inf)):
                 values = known.get(name, np.zeros(count))
                 fits = len(values) == count and ((values >= 0) & (values <= most)).all()
-                file.check(fits, f"it has not as many '{name}' as deviations, or impossible ones")
+                file.check(fits, f"its '{name}' are impossible, or not one for each deviation")
             seeds, images = known.get("seeds", result.images)[:1], result.images[:1]
-            file.check(images.size in (0, seeds.size), "its seeds have not the shape of its images")
+            file.check(images.size in (0, seeds.size), "its seeds and images differ in shape")
             return result
 
 

@@ -179,7 +179,7 @@ class Step:
         shape: Shape of the output without the batch axis, if not that of the layer's.
         mask: Source of the mask of the step's own neurons, as in `sources`. By default, the mask
             of the layer's output if it fits the leading axes of the step's shape.
-        ends: Whether it is the last step of a layer inside this one, which is one for coverage.
+        ends: Whether it gives the output of a layer inside this one, which coverage counts.
     """
 
     kind: str
@@ -214,7 +214,7 @@ class Operation:
             1, or 0 for padding. Its shape is that of the leading axes, and may have axes of
             size 1. None if all elements are neurons.
         heads: How its elements belong to heads of attention (`instrument.heads.Heads`), or None.
-        ends: Whether it is the final output of a layer, also of one in a distributed model.
+        ends: Whether it gives the output of a layer, also of one inside a distributed model.
     """
 
     name: str

@@ -91,7 +91,7 @@ def resolve_target(
         return target
     if isinstance(target, Mapping):
         if len(target) != 1:
-            raise InvalidArgumentError(f"A target is of one operation. Received: {list(target)}")
+            raise InvalidArgumentError(f"A target has one operation. Received: {list(target)}")
         ((name, chosen),) = target.items()
         answer = im.outputs.get(name, name)
         operation = im.logit_operation_of(name) if name in im.outputs else im[name].name

@@ -268,7 +268,7 @@ class _Visitor:
                     self._set_masks(layer, path, named, results[0], paddings, masks)
                 return keras.tree.pack_sequence_as(outputs, results)
         if any(None in tensor.shape[1:] for tensor in tensors):
-            raise UnsupportedLayerError(f"Layer '{path}': the batch axis is not its first axis.")
+            raise UnsupportedLayerError(f"Layer '{path}': the batch axis must come first.")
         numbers = set(map(id, tensors)) - self._tokens
         is_token = not numbers
         kinds = {x.dtype for x in tensors if id(x) in numbers}

@@ -191,7 +191,7 @@ def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
 
     That of two landscapes M = F·Fᵀ, where a row of F holds a sample's values, is their cosine, not
     centred (equations 1, 2 and 4). As M = Σ F_i·F_iᵀ over neurons, all prefixes cost little more
-    than M. If samples outnumber values, ⟨F_i·F_iᵀ, F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖² is that of values.
+    than M. If samples outnumber values, ⟨F_i·F_iᵀ, F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖² is cheaper.
 
     Values are `(samples, …, units)`, the order is a permutation of the units, `(units,)`. Entry
     k - 1 of the result, `(units,)` float64, belongs to the first k neurons.

@@ -113,7 +113,7 @@ def from_file(name: str, file: Archive, rows: int, columns: int, dtype: type = n
     indptr = file.array(f"{name}_indptr", np.integer, (rows + 1,))
     if f"{name}_shape" in file:  # older files do not have it
         shape = file.array(f"{name}_shape", np.integer, "2").tolist()
-        file.check(shape == [rows, columns], f"its rows have not {columns:,} '{name}'")
+        file.check(shape == [rows, columns], f"its rows do not have {columns:,} '{name}'")
     divides = indptr[0] == 0 and indptr[-1] == len(data) and (np.diff(indptr) >= 0).all()
     file.check(divides, f"'{name}_indptr' does not divide the values into rows")
     inside = not len(data) or (indices.min() >= 0 and indices.max() < columns)

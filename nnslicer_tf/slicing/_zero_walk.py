@@ -300,7 +300,7 @@ class CountWalk(_BackendWalk):
         seed = {n: self._present(values, n, v) for n, v in self._seed(logits).items()}
         return propagate(self._order, seed, expand, plan.shapes), logits
 
-    def _sign_of_delta(self, name: str, value: Any) -> Any:  # apps/ override both: gradients
+    def _sign_of_delta(self, name: str, value: Any) -> Any:  # overridden, as is the next, in apps/
         return self._means[name].sign_of_delta(value)
 
     def _sign(self, contribution: Any) -> Any:

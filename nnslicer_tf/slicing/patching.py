@@ -290,7 +290,7 @@ def _swept(
         names = [n for n in names if n in {o.name for o in reached}]
     else:
         if not names:
-            raise InvalidArgumentError("operations is empty. Omit it for all, or name some.")
+            raise InvalidArgumentError("operations is empty. Name at least one, or omit it.")
         for name in names:
             if name not in {o.name for o in reached}:
                 hint = "does not exist" if name not in im.graph.operations else "is not before it"

@@ -74,7 +74,9 @@ def test_values_for_several_inputs_are_checked():
     assert np.isfinite(metrics.deletion(im, x, zero, 1, x, 5).area)
     wrong = ({"a": np.ones(2)}, np.ones(5), [*x.values()], x | {"c": np.ones(1)})
     for values in wrong:
-        with pytest.raises(InvalidArgumentError, match="values must be a dict by input, with the"):
+        with pytest.raises(
+            InvalidArgumentError, match="values must be a dict with an array for each"
+        ):
             metrics.deletion(im, x, zero, 1, values, 5)
     with pytest.raises(InvalidArgumentError, match="one number for each value"):
         metrics.insertion(im, x, zero, 1, x | {"a": "abc"}, 5)

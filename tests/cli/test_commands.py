@@ -193,7 +193,7 @@ def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
     assert [(e["name"], e["model"]) for e in header["exhibits"]] == [("before", 0), ("decisive", 1)]
     assert len({m["fingerprint"] for m in header["models"]}) == 2
     code, _, errors = nnslicer("show", output, "--plot", tmp_path / "slice.png")
-    assert code == 2 and "has decisive slices" in errors
+    assert code == 2 and "holds decisive slices" in errors
     code, _, errors = nnslicer("slice", *common, *data, "--decisive", "--outputs", 3)
     assert code == 2 and "Omit --outputs" in errors
     options = ("--level", "channel", "--reference", "zero", "--min-probability", 0.3)

@@ -183,8 +183,8 @@ def test_a_data_set_that_is_nowhere(nnslicer, files, tmp_path, monkeypatch):
     ("make", "message"),
     [
         (lambda f, t: t / "no.npz", "There is no"),
-        (lambda f, t: f / "data.npz", "no slice, set of slices or profile"),
-        (lambda f, t: truncated(f / "profile.npz", t / "cut.npz"), "no slice"),
+        (lambda f, t: f / "data.npz", "not a slice, slice set or profile"),
+        (lambda f, t: truncated(f / "profile.npz", t / "cut.npz"), "not a slice, slice set"),
     ],
     ids=["missing", "of another kind", "truncated"],
 )

@@ -90,7 +90,7 @@ def test_a_batch_that_becomes_a_sequence_is_refused(layer):
     inputs = keras.Input((5,))
     moved = ops.expand_dims(inputs, 0)
     mixed = layer(moved, moved) if isinstance(layer, layers.MultiHeadAttention) else layer(moved)
-    with pytest.raises(UnsupportedLayerError, match="the batch axis is not its first"):
+    with pytest.raises(UnsupportedLayerError, match="the batch axis must come first"):
         nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(ops.squeeze(mixed, 0))))
 
 

@@ -279,7 +279,7 @@ def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
             if xs[0] is operands[0] and f"{a},{b}->{outputs}" == op.subscripts:
                 return NotImplemented
             return ops.einsum(f"{a},{b}->{outputs}", x, y)
-        raise UnsupportedLayerError(f"'{op.subscripts}' mixes samples: their axis is not first.")
+        raise UnsupportedLayerError(f"'{op.subscripts}' mixes samples: the batch must be first.")
     # A constant
     extents = dict(zip(a, x.shape, strict=True)) | dict(zip(b, y.shape, strict=True))
     y = ops.convert_to_tensor(y, "float32")
