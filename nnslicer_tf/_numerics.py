@@ -96,10 +96,9 @@ class OutputClasses:
     """The meaning of a model's output: classes or numbers, and what makes two answers agree.
 
     By its task, the output has one value for two classes ("binary"), one for each of several
-    classes ("multiclass"), one for each of several independent labels ("multilabel"), or numbers
-    that are no classes ("regression"). If the output is one value with the logit z, the scores of
-    classes 1 and 0 are z/2 and −z/2: their softmax is the sigmoid, and their difference is z. For
-    maps, "sample" below means each position.
+    classes ("multiclass"), one for each of several independent labels ("multilabel"), or plain
+    numbers ("regression"). A single value with logit z gives classes 1 and 0 the scores z/2 and
+    −z/2, whose difference is z. For maps, "sample" below means each position.
 
     Attributes:
         final: The last function of the scores: one of `FINAL_ACTIVATIONS`, the name of another

@@ -89,7 +89,8 @@ def agreement(pair: ModelPair, x: Any, y: ArrayLike | None = None) -> Agreement:
         NonFiniteActivationError: for NaN or infinite inputs.
     """
     if isinstance(x, tuple) and len(x) == 2:
-        x, y = x[0], x[1] if y is None else y
+        x, given = x
+        y = given if y is None else y
     x = aligned(x, pair.columns)
     if isinstance(x, Dataset):
         y = x.y if y is None and len(x.y) else y

@@ -179,9 +179,9 @@ def with_constants(
     shapes = list(im.input_shapes.values())  # those of the constants
     copy = rebuild(im.functional, values, configs, after=after, shapes=shapes)
     refusal = UnsupportedLayerError(
-        f"No copy with constants computes what the masked model '{im.model.name}' does: no "
-        "constant can follow a layer that is inside an own layer, or in a nested model that is "
-        "called with different means. Omit the means, or use "
+        f"A copy of '{im.model.name}' in plain Keras layers cannot compute the masked model: no "
+        "constant can be added after a layer inside a custom layer, or inside a nested model that "
+        "is called with different means. Omit the means, or use "
         "instrument.Ablation(model, means).model."
     )
     for key, read in inputs.items():

@@ -113,7 +113,7 @@ class _BackendWalk(Job):
         # Without copying, if the backend allows it.
         to_host = ops.convert_to_numpy if keras.backend.backend() == "torch" else np.asarray
         neurons, synapses, logits = keras.tree.map_structure(to_host, tensors)
-        check_finite({self._plan.logits: logits}, int(captured.get(FIRST, 0)))
+        check_finite({f"{self._plan.logits} or one before it": logits}, int(captured.get(FIRST, 0)))
         if self.collector.reduce is not None:
             return self.collector.collect(Contributions(neurons, {}), logits, synapses)
         synapses = {n: v.reshape(len(v), *self._plan.kernels[n].shape) for n, v in synapses.items()}
