@@ -88,5 +88,6 @@ def test_constraints(versions):
         deepxplore.generate([*versions], given, constraint=c, max_iterations=5, progress=False)
         for c in (bounded, lambda x, seeds: np.clip(x, 0, 1))
     ]
+    assert len(found[0])
     np.testing.assert_array_equal(found[0].inputs, found[1].inputs)
     np.testing.assert_array_equal(given, seeds)
