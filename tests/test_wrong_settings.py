@@ -70,7 +70,8 @@ def test_flips_are_counted_from_0(model):
     for call in (found.summary, found.changes, found.with_changes, found.without_changes):
         with pytest.raises(InvalidArgumentError, match="flips, of the samples"):
             call(99)
-    assert "class " in found.summary(0, classes=["only one"])
+    with pytest.raises(InvalidArgumentError, match="4 classes; received 1 name"):
+        found.summary(0, classes=["only one"])
 
 
 def test_versions_take_the_shape_of_the_data():

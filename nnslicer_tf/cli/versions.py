@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, names_in_order
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -48,7 +48,9 @@ def diff(
     limit = None if max_negative_flips is None else _share(max_negative_flips)
     before = inputs.instrumented(old)
     after = str(new) if new.suffix == ".tflite" else inputs.instrumented(new)
-    labels = True if before.classes_of(of_output).has_one_class else "any"
+    kind = before.classes_of(of_output)
+    names_in_order("--classes", inputs.names(classes), kind.count)
+    labels = True if kind.has_one_class else "any"
     samples = inputs.dataset(data, before, normalise, labels=labels, classes=classes)
     result = versions.compare(
         before, after, samples.x, samples.y, tolerance=tolerance, output=of_output

@@ -262,8 +262,7 @@ class Detector(BaseEstimator):
             raise NotFittedError(f"This {name} is not fitted: call fit, or {name}.load.")
         if self._weights != weights_checksum(self.im.model):
             raise ProfileMismatchError(
-                f"The weights of '{self.im.model.name}' have changed since this {name} was fitted: "
-                "fit it again."
+                f"The weights of '{self.im.model.name}' have changed: fit this {name} again."
             )
 
 

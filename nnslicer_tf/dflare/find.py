@@ -221,7 +221,7 @@ def _checked(
             "minimise the deviations."
         )
     if limit is not None:
-        check_number("max_distance", limit, "[1, inf]" if is_integer else "(0, inf]")
+        check_number("max_distance", limit, "[1, inf)" if is_integer else "(0, inf)")
     whole = isinstance(pair.domain, TableDomain) and x.dtype.kind != "f"
     return x.astype(np.float64) if whole else x, pair
 

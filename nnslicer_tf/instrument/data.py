@@ -446,8 +446,7 @@ def aligned(data: Any, columns: Sequence[str], quiet: bool = False) -> Any:
         raise InputShapeError(
             f"The profile was made from a table with the columns {', '.join(columns)[:200]}. "
             f"Missing here: {missing}, unknown: {unknown}, there twice: "
-            f"{[n for n in columns if names.count(n) > 1]}. Use these names, or pass an array in "
-            "that order."
+            f"{[n for n in columns if names.count(n) > 1]}. Use these names, or an array in order."
         )
     if not quiet:
         warnings.warn(

@@ -156,15 +156,12 @@ class DecisiveSlices(ShownAsTable):
             answer = row[f"answer with slice {which}"]
             if number:
                 return named(answer)
-            text = (
-                f"{named(row['answer'])} with {100 * row[f'probability with slice {which}']:.1f} %"
-            )
+            percent = 100 * row[f"probability with slice {which}"]
+            text = f"{named(row['answer'])} with {percent:.1f} %"
             return text if answer == row["answer"] else f"{text} (it answers {named(answer)})"
 
-        level = "head or channel" if level == "head" else level
-        many = level.replace(" or ", "s and ") + "s"
-        unit = level if row["size"] == 1 else many
-        units = f"{int(row['size']):,} {unit} ({100 * row['share']:.2f} %)"
+        unit = "unit" if level == "head" else level  # a head, or a channel outside of attention
+        units = f"{counted(int(row['size']), unit)} ({100 * row['share']:.2f} %)"
         bounds = "".join(
             f" with {phrase} {self.info[name]} ({name})"
             for name, phrase in (
@@ -183,7 +180,7 @@ class DecisiveSlices(ShownAsTable):
         verb = "gives" if number else "answers"
         text = (
             f"With only the slice active, {units}, the model {verb} {outcome('alone')}; with the "
-            f"slice removed, {outcome('removed')}. Inactive {many} contribute "
+            f"slice removed, {outcome('removed')}. Inactive {unit}s contribute "
             f"{self.info['inactive']}; with none active, the model {verb} "
             f"{named(row['empty answer'])}"
         )
@@ -207,20 +204,20 @@ class DecisiveSlices(ShownAsTable):
             text += " Not found, because none that keeps the answer changes it when it is removed."
         elif self.info.get("at_least") and row["share"] == 1:
             text += (
-                f" Not found: no fewer {many} passed the test with other samples' values. A larger "
-                "background, or another `rng`, may find a slice."
+                f" Not found: no fewer {unit}s passed the test with other samples' values. A "
+                "larger background, or another `rng`, may find a slice."
             )
         elif not row["found"]:
             text += (
                 f" Not found, because it has more than {100 * self.info['max_share']:g} % of the "
-                f"{many}; a larger max_share counts it."
+                f"{unit}s; a larger max_share counts it."
             )
         if row.get("scope donors") == 0:
             text += " It was not tested with other samples' values: all that were given equal it."
         elif "scope kept" in row:
             text += (
                 f" With the values of {row['scope donors']} other samples in the inactive "
-                f"{many}, the answer is kept for {100 * row['scope kept']:.0f} % (at least "
+                f"{unit}s, the answer is kept for {100 * row['scope kept']:.0f} % (at least "
                 f"{100 * row['scope bound']:.0f} % with 95 % confidence)."
             )
         elif self.info.get("untested"):
@@ -245,7 +242,7 @@ class DecisiveSlices(ShownAsTable):
         if given:
             text += (
                 f" The same search for {' and for '.join(given)} also succeeded, with no more "
-                f"{many}: this slice is not specific."
+                f"{unit}s: this slice is not specific."
             )
         elif others:
             asked = ", ".join(named(label) for label, _ in others)

@@ -18,7 +18,7 @@ import numpy as np
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Operation, instrumented
 from nnslicer_tf.instrument.ablated_network import projections_of_heads
 from nnslicer_tf.instrument.data import DataLike
@@ -246,7 +246,12 @@ def _runs(
     im: InstrumentedModel, clean: DataLike, corrupt: DataLike, target: Any, instead_of: Any
 ) -> tuple[list[Any], Target, list[float]]:
     """Return the checked samples, the target and its scores, which differ."""
-    runs = [one_sample(im, sample)[0] for sample in (clean, corrupt)]
+    runs = []
+    for which, sample in (("clean", clean), ("corrupt", corrupt)):
+        try:
+            runs.append(one_sample(im, sample)[0])
+        except NNSlicerError as error:
+            raise type(error)(f"The {which} sample: {error}") from None
     if target is None:
         target, other = (predicted_target(im, im.logits(run)) for run in runs)
         if instead_of is None and other != target:

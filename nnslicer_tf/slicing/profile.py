@@ -184,8 +184,7 @@ class Profile(ShownAsTable):
         if missing:
             raise ProfileMismatchError(
                 f"The profile is of an equal model whose operations have other names: it has no "
-                f"{missing[0]!r}. Name the layers explicitly, or load the model from the file that "
-                "was profiled."
+                f"{missing[0]!r}. Name the layers explicitly, or load the profiled model's file."
             )
         for operation in im.operations:
             shape = np.shape(self.means[operation.name])

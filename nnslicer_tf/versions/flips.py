@@ -84,7 +84,8 @@ class FlipCauses(ShownAsTable):
 
     def summary(self, flip: int = 0, classes: Sequence[str] = ()) -> str:
         """Return the certificate of a flip in words; `classes` are the classes' names."""
-        flip, classes = self._place(flip), names_in_order("classes", classes)
+        flip, count = self._place(flip), self.between.new.classes.count
+        classes = names_in_order("classes", classes, count)
         row = {name: column[flip] for name, column in self.certificate.items()}
 
         def named(label: int) -> str:
@@ -200,11 +201,8 @@ def _fewest(
         margins = [float(value.reshape(-1) @ contrast) for value in values]
         return answers[0] == after, answers[1] == before, margins[0], margins[1]
 
-    def is_certified(units: np.ndarray) -> bool:
-        return all(tested(units)[:2])
-
-    def first_are_certified(order: np.ndarray, count: int) -> bool:
-        return is_certified(order[:count])
+    def is_certified(units: np.ndarray, count: int | None = None) -> bool:
+        return all(tested(units[:count])[:2])
 
     def effects_at(active: Any, share: float, label: int) -> np.ndarray:
         """Return the effects on a new answer at a model, near the old version or the new one.
@@ -233,11 +231,11 @@ def _fewest(
         # long as no set was found, changes that seem to harm may be needed against such a class.
         found = len(best) < between.units
         most, low, high = int((effects > 0).sum()) if found else between.units, 0, 1
-        while high < most and not is_certified(order[:high]):
+        while high < most and not is_certified(order, high):
             low, high = high, min(2 * high, most)
-        if high >= most and not is_certified(order[:most]):
+        if high >= most and not is_certified(order, most):
             break
-        size = smallest_count(low, high, partial(first_are_certified, order), _PRECISION)
+        size = smallest_count(low, high, partial(is_certified, order), _PRECISION)
         if size < len(best):
             best, chosen = order[:size], effects
         *_, margin_with, margin_without = tested(best)

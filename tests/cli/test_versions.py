@@ -56,6 +56,11 @@ def test_limits_are_shares(nnslicer, pair):
         assert code == 2 and "--max-negative-flips is a share such as '1%' or '0.01'" in err
 
 
+def test_a_wrong_number_of_names_is_refused_before_the_comparison(nnslicer, pair):
+    code, out, err = nnslicer("diff", *pair, "--data", DATA, "--classes", "a,b", "--flips", 1)
+    assert code == 2 and not out and "The model has 10 classes; received 2 names" in err
+
+
 def test_the_gate_for_numbers(nnslicer, tmp_path):
     from support.outputs import noisy, regression
 

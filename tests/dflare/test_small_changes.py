@@ -67,6 +67,8 @@ def test_changes_stay_within_the_budget(pair, near):
     for distance in (0, 0.5):
         with pytest.raises(InvalidArgumentError, match="max_distance must be at least 1"):
             find(*pair, near, max_distance=distance, progress=False)
+    with pytest.raises(InvalidArgumentError, match=r"in \[1, inf\). Received: inf"):
+        find(*pair, near, max_distance=np.inf, progress=False)
 
 
 def test_fractions_do_not_exceed_the_limit(pair, near):

@@ -182,6 +182,14 @@ def test_bad_arguments(transformer):
         patch_path(im, clean, corrupt, ("attention1/context", 5), "hidden2:pre", 1)
 
 
+def test_errors_say_which_of_the_samples_is_bad(transformer):
+    im, clean, corrupt = transformer
+    with pytest.raises(nns.errors.InputShapeError, match="The corrupt sample: The model takes"):
+        patch(im, clean, corrupt[:-1], 1)
+    with pytest.raises(nns.errors.NNSlicerError, match="The clean sample: "):
+        patch_path(im, np.full(clean.shape, np.nan), corrupt, "mid1", "hidden2:pre", 1)
+
+
 def test_no_operations_are_refused(transformer):
     im, clean, corrupt = transformer
     with pytest.raises(nns.errors.InvalidArgumentError, match="operations is empty"):

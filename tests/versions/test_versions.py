@@ -329,6 +329,8 @@ def test_a_set_that_is_not_smaller_is_said():
     causes = versions.explain_flips(old, new, np.ones((1, 1), "float32"), progress=False)
     assert causes.certificate["share"].tolist() == [1.0]
     assert "No set smaller than all changes was found" in causes.summary()
+    with pytest.raises(nns.errors.InvalidArgumentError, match="has 2 classes; received 3 names"):
+        causes.summary(classes=["cat", "dog", "ox"])
 
 
 def test_a_litert_file_stands_for_its_weights(tmp_path, digits_and_fault):
