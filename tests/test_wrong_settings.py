@@ -346,7 +346,7 @@ def test_what_was_fitted_before_training_is_refused_after_it(model):
         variable.assign(1.5 * variable)
     with pytest.raises(ProfileMismatchError):
         ablation.outputs({}, X)
-    with pytest.raises(ProfileMismatchError, match="fit it again"):
+    with pytest.raises(ProfileMismatchError, match="have changed: fit this"):
         detector.predict(normal)
 
 
