@@ -70,6 +70,8 @@ def _explained_function(function: Any) -> Any:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(_as_python, args))
+        kwargs = {name: _as_python(value) for name, value in kwargs.items()}
         try:
             result = function(*args, **kwargs)
         except NNSlicerError:
@@ -85,6 +87,11 @@ def _explained_function(function: Any) -> Any:
 
     wrapper.explains = True  # type: ignore[attr-defined]
     return wrapper
+
+
+def _as_python(value: Any) -> Any:
+    """Return a number of NumPy as one of Python, which does not overflow."""
+    return value.item() if isinstance(value, Real) and hasattr(value, "item") else value
 
 
 def _wrong_argument(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> str:

@@ -32,6 +32,7 @@ OPTIONAL |= {
     "confidences",
     "columns",
     "own_code",
+    "model",
     "range",
     "items",
 }
@@ -149,7 +150,8 @@ def test_missing_entries_are_named(result):
 
 def test_values_of_other_types_are_refused(result):
     path, header, arrays, load = result
-    for key in set(header) - {"options", "parameters", "identity", "fingerprint", "kind", "class"}:
+    free = {"options", "parameters", "identity", "model", "fingerprint", "kind", "class"}
+    for key in set(header) - free:
         for other in ({"a": 1}, [[1, [2]]], "text", float("nan")):
             if type(other) is not type(header[key]) or key != "info":
                 write(path, {**header, key: other}, arrays)

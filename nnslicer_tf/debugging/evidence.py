@@ -16,7 +16,7 @@ from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Synapses
 from nnslicer_tf.instrument.ablation import nearness
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.graph import gradient_function
-from nnslicer_tf.instrument.inputs import arrays_of
+from nnslicer_tf.instrument.inputs import arrays_of, drawn
 from nnslicer_tf.instrument.recurrence import Member
 
 Arrays = dict[str, np.ndarray]
@@ -129,11 +129,11 @@ def adjustment(im: InstrumentedModel, runs: Runs, progress: bool = False) -> Sus
     An adjusted channel has the value m + a · (value − m) + b · s, with its mean m and its spread s,
     for the pairs of `_ADJUSTMENTS`: a = 0 sets it to its mean, a = −1 mirrors it, a = 0.98 shifts
     it. The loss is the cross-entropy (of maps, its mean over positions), or the distance of numbers
-    to the right ones, over equally many failing and passing samples. First-order effects choose the
-    candidates; others score below these. Outputs score 0.
+    to the right ones, over at most 64 failing and 64 passing samples, drawn by their values. First-
+    order effects choose the candidates; others score below these. Outputs score 0.
     """
     failing, passing = (
-        part.part(np.arange(min(len(part), _MAX_PATCHED))) for part in (runs.failing, runs.passing)
+        part.part(drawn(part.x, _MAX_PATCHED)) for part in (runs.failing, runs.passing)
     )
     x = np.concatenate([failing.x, passing.x])
     right = np.concatenate([failing.right, passing.right])

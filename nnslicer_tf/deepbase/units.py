@@ -96,7 +96,7 @@ class Extractor:
     def __init__(self, im: InstrumentedModel, needs: Iterable[Need], cache: Store | None) -> None:
         self.passes = 0
         self._im, self._cache = im, cache
-        self._fingerprint = im.fingerprint if cache is not None else ""
+        self._model = im.identity if cache is not None else ""
         # The operation that marks padding, where it is excluded: from means.
         self._masks = {need: None if need[1] else im[need[0]].mask for need in needs}
         self._compute: Callable = compiled_function(self._behaviours)
@@ -107,7 +107,7 @@ class Extractor:
         """Return behaviours `(records, positions, channels)` float32; `rows` are for messages."""
         if self._cache is None:
             return self._run(x, needs, rows)
-        block = f"{self._fingerprint} {{}} {{}} {digest(arrays_of(x))}"
+        block = f"{self._model} {{}} {{}} {digest(arrays_of(x))}"
         behaviours, keys = {}, {}
         for need in needs:
             # Means in older caches include the padding.

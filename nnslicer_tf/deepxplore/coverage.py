@@ -21,7 +21,7 @@ from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
 from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.fingerprint import weights_checksum
+from nnslicer_tf.instrument.fingerprint import same_model, weights_checksum
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds.kind import aligned_mask
@@ -193,6 +193,7 @@ class Coverage(ShownAsTable, ABC):
         self.neurons.check_weights()
         header = {"kind": type(self).__name__, "options": self._options, "samples": self.samples}
         header |= {"fingerprint": self.im.fingerprint, "items": self._per_neuron}
+        header |= {"model": self.im.identity}
         masks = {f"covered{i}": mask for i, mask in enumerate(self.covered.values())}
         write_archive(path, _FORMAT, header, masks)
 
@@ -205,10 +206,12 @@ class Coverage(ShownAsTable, ABC):
             ProfileMismatchError: if it is for another model, criterion or settings.
         """
         with read_archive(path, _FORMAT, "coverage") as file:
-            header = file.header  # that of version 0.1 has no "items"
+            header, now = file.header, self.im.identity  # older ones lack "items" and "model"
+            known = file.value("model", str) if "model" in header else now
             items = file.value("items", int, least=1) if "items" in header else self._per_neuron
             own = (type(self).__name__, self._options, self.im.fingerprint, self._per_neuron)
-            if (header["kind"], header["options"], header["fingerprint"], items) != own:
+            found = (header["kind"], header["options"], header["fingerprint"], items)
+            if found != own or not same_model(known, now):
                 raise ProfileMismatchError(
                     f"'{path}' belongs to a different model, criterion or settings: "
                     f"{header['kind']} {header['options']}. Expected: {self!r}"

@@ -22,7 +22,7 @@ from nnslicer_tf._environment import available_cores, without_retracing_warnings
 from nnslicer_tf._files import digest
 from nnslicer_tf._litert import LiteRTModel, dequantised, quantised
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, SeveralInputsError
-from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.instrument.fingerprint import model_identity
 from nnslicer_tf.instrument.loading import load_model
 
 ModelLike = object  # anything that `as_classifier` takes
@@ -84,8 +84,8 @@ class KerasClassifier(Classifier):
         self._shape = tuple(inputs[0].shape[1:]) if inputs else None
 
     def content(self) -> str:
-        """Return the fingerprint of architecture and weights."""
-        return model_fingerprint(self.model)
+        """Return what tells the model from others."""
+        return model_identity(self.model)
 
     def batch_size(self, shape: tuple[int, ...]) -> int:
         """Return the batch size for inputs of this shape."""

@@ -10,13 +10,9 @@ content, and the outputs do not depend on the batch (but see `classifiers` on la
 
 import os
 import time
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-import keras
 import numpy as np
 
 from nnslicer_tf._checks import ArrayLike, as_array, as_generator, check_labels, check_number
@@ -41,7 +37,7 @@ from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument.data import aligned, dense
-from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.instrument.fingerprint import described
 from nnslicer_tf.instrument.plausibility import MIN_SAMPLES, warn, warn_of_answers
 
 _WRITE_EVERY = 15.0  # seconds between two writes of a checkpoint
@@ -257,40 +253,3 @@ def _write(store: Store, outcomes: dict[int, SearchOutcome], indices: list[int])
     if indices:
         arrays = pack([outcomes[index] for index in indices])
         store.save(f"seed{indices[0]:08d}", {"seeds": indices}, arrays)
-
-
-def described(value: Any, inside: tuple[int, ...] = ()) -> str:
-    """Return a text that is equal for equal options in all processes, unlike `repr`."""
-    if id(value) in inside:
-        return "..."
-    inside = (*inside, id(value))
-
-    def listed(values: Iterable[Any]) -> str:
-        return ", ".join(described(part, inside) for part in values)
-
-    name = getattr(value, "__qualname__", type(value).__qualname__)
-    match value:
-        case np.ndarray():
-            return f"array({value.shape}, {value.dtype}, {digest([value])})"
-        case keras.Model():
-            return f"model({model_fingerprint(value)})"
-        case Mapping():
-            return f"{{{listed(part for pair in value.items() for part in pair)}}}"
-        case list() | tuple():
-            return f"({listed(value)})"
-        case set() | frozenset():
-            return f"{{{', '.join(sorted(described(part, inside) for part in value))}}}"
-        case FunctionType():
-            held = [cell.cell_contents for cell in value.__closure__ or ()]
-            parts = (value.__code__, value.__defaults__, value.__kwdefaults__, held)
-            return f"{name}({listed(parts)})"
-        case CodeType():
-            return f"{name}({listed((digest([value.co_code]), value.co_consts, value.co_names))})"
-        case MethodType():
-            return f"{name}({listed((value.__func__, value.__self__))})"
-        case partial():
-            return f"{name}({listed((value.func, value.args, value.keywords))})"
-    if hasattr(value, "__dict__") and not isinstance(value, type):
-        options = (f"{key}={described(v, inside)}" for key, v in sorted(vars(value).items()))
-        return f"{name}({', '.join(options)})"
-    return repr(value)

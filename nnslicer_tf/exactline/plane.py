@@ -88,7 +88,7 @@ class PlaneWalker:
         self._im = im = instrumented(im)
         self.program = program_of(im)
         self._workers = workers
-        self._identity = {"model": im.fingerprint}
+        self._identity = {"model": f"{im.fingerprint} {im.own_code}".strip()}
         for step in self.program.steps:
             if isinstance(step.transformer, BendingTransformer):
                 taps, floors = step.transformer.bends

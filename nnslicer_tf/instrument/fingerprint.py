@@ -1,23 +1,31 @@
 """Fingerprints of models, which are equal if the architecture and the weights are."""
 
+import dis
 import hashlib
 import importlib.util
 import inspect
 import json
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import wraps
-from types import CodeType, FunctionType
+from functools import partial, wraps
+from numbers import Number
+from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, TypeVar
 
 import keras
 import numpy as np
 
+from nnslicer_tf._files import digest
+
 # Entries of a config that may differ between two builds of the same model.
 _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")
+
+# Their code is known by their version.
+_LIBRARIES = "jax", "keras", "nnslicer_tf", "numpy", "tensorflow", "torch"
+_PLAIN = Number, str, bytes, np.ndarray, np.generic, NoneType
 
 T = TypeVar("T")
 
@@ -59,7 +67,7 @@ def model_fingerprint(model: keras.Model) -> str:
         # Nothing is saved, so Keras need not warn that a lambda is hard to load.
         warnings.filterwarnings("ignore", message=".*includes a `lambda`")
         parts = _architecture(model)
-    architecture = json.dumps(parts, sort_keys=True, default=lambda value: type(value).__name__)
+    architecture = json.dumps(parts, sort_keys=True, default=_in_config)
     known = hashlib.sha256(architecture.encode())
     for weight in model.weights:
         value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
@@ -75,20 +83,142 @@ def weights_checksum(model: keras.Model) -> tuple[int, ...]:
     return tuple(zlib.crc32(array.view(np.uint8).data) for array in arrays)
 
 
-def own_code(model: keras.Model) -> str:
-    """Return the version of Python's bytecode, and a hash of the user's own layers' code.
+def model_identity(model: keras.Model) -> str:
+    """Return what a stored result of a model depends on: its fingerprint, and its own code."""
+    return f"{model_fingerprint(model)} {own_code(model)}".strip()
 
-    "" if there are no such layers. It is apart from the fingerprint, as only codes of one version
-    can be compared. The source is not read: its file may have been edited since it was loaded.
+
+def own_code(model: keras.Model) -> str:
+    """Return the version of Python's bytecode, and a hash of the user's own code in a model.
+
+    That is of own layers and functions: what they call, and the attributes, closures and globals
+    that they read, where these are values and functions. "" if there are none. It is apart from the
+    fingerprint, as only codes of one version can be compared: see `same_code`. The source is not
+    read: its file may have been edited since it was loaded.
     """
-    calls = [type(layer).call for layer in model._flatten_layers()]
-    libraries = "keras.", "nnslicer_tf."
-    own = [inspect.unwrap(c) for c in calls if not (c.__module__ or "").startswith(libraries)]
-    own = [c for c in own if inspect.isfunction(c)]  # other callables have no code of their own
-    if not own:
+    known: dict[tuple[int, int], tuple] = {}
+    found = []
+    for place, part in enumerate(model._flatten_layers()):
+        own = {"call": type(part).call}
+        if not isinstance(part, keras.Model):  # of which these are compiled functions
+            own |= {n: v for n, v in vars(part).items() if not hasattr(type(part), n)}
+        texts = [described(own[n], known, part) for n in sorted(own) if _is_own(own[n])]
+        found += [(place, text) for text in texts]
+    if not found:
         return ""
-    text = repr([_compiled(c.__code__, c.__doc__) for c in own])
-    return f"{importlib.util.MAGIC_NUMBER.hex()} {hashlib.sha256(text.encode()).hexdigest()}"
+    version = f"{importlib.util.MAGIC_NUMBER.hex()}02"  # 02: of this way to describe code
+    return f"{version} {hashlib.sha256(repr(found).encode()).hexdigest()}"
+
+
+def same_code(known: str, now: str) -> bool:
+    """Whether two `own_code`s agree, or cannot be compared."""
+    before, after = known.split(), now.split()
+    return before[:1] != after[:1] or before == after
+
+
+def same_model(known: str, now: str) -> bool:
+    """Whether two instrumented models' `identity` agree; codes, as far as they can be compared."""
+    before, after = known.split(" ", 2), now.split(" ", 2)
+    return before[:2] == after[:2] and same_code("".join(before[2:]), "".join(after[2:]))
+
+
+def described(
+    value: Any, known: dict[tuple[int, int], tuple] | None = None, owner: Any = None
+) -> str:
+    """Return a text that is equal for equal values and functions in all processes, unlike `repr`.
+
+    `known` are functions and objects that were described before. `owner` is an object that has a
+    function as a method: attributes that the function reads count.
+    """
+    known = {} if known is None else known
+
+    def listed(values: Iterable[Any]) -> str:
+        return ", ".join(described(part, known) for part in values)
+
+    match value:
+        case np.ndarray():
+            return f"array({value.shape}, {value.dtype}, {digest([value])})"
+        case keras.Model():
+            return f"model({model_identity(value)})"
+        case keras.Layer() | keras.KerasTensor():
+            return type(value).__name__
+        case ModuleType() | type():
+            return value.__name__
+        case Mapping():
+            return f"{{{listed(part for pair in value.items() for part in pair)}}}"
+        case list() | tuple():
+            return f"({listed(value)})"
+        case set() | frozenset():
+            return f"{{{', '.join(sorted(described(part, known) for part in value))}}}"
+        case MethodType():
+            return described(value.__func__, known, value.__self__)
+        case partial():
+            return f"partial({listed((value.func, value.args, value.keywords))})"
+    if keras.ops.is_tensor(value) or isinstance(value, keras.Variable):
+        with suppress(Exception):  # symbolic ones, which have no values, differ by backend
+            return described(keras.ops.convert_to_numpy(value))
+        return "tensor"
+    if not isinstance(value, FunctionType):  # such as a `tf.function`
+        value = inspect.unwrap(value)
+    key = id(value), id(owner)
+    if key in known:
+        return f"#{known[key][0]}"
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    if isinstance(value, FunctionType):
+        known[key] = len(known), value, owner
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        parts = [value.__defaults__, value.__kwdefaults__, cells]
+        if not _is_own(value):
+            return f"{value.__module__}.{name}({listed(parts)})"
+        texts = [listed([*parts, _compiled(value.__code__, value.__doc__)])]
+        for kind, read in sorted(_names_read(value.__code__)):
+            places: list[Mapping[str, Any]] = [value.__globals__] if kind == "global" else []
+            if kind == "attribute" and owner is not None:
+                places = [getattr(owner, "__dict__", {}), *map(vars, type(owner).__mro__)]
+            for held in (place[read] for place in places if read in place):
+                held = getattr(held, "__func__", getattr(held, "fget", held))  # of a class
+                if _is_own(held) or _is_plain(held):
+                    texts.append(f"{read}={described(held, known, owner)}")
+        return f"({', '.join(texts)})"
+    if hasattr(value, "__dict__"):
+        known[key] = len(known), value, owner
+        options = [f"{n}={described(v, known)}" for n, v in sorted(vars(value).items())]
+        if _is_own(value):
+            options.append(described(type(value).__call__, known, value))
+        return f"{name}({', '.join(options)})"
+    return name if " at 0x" in repr(value) else repr(value)
+
+
+def _in_config(value: Any) -> str:
+    return described(value) if _is_plain(value) else type(value).__name__
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a value is a user's function, or an object that is called like one."""
+    if isinstance(value, (type, keras.Layer)) or not callable(value):
+        return False
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return module.partition(".")[0] not in _LIBRARIES
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a number, a text or an array, or consists of them."""
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN) or keras.ops.is_tensor(value)
+
+
+def _names_read(code: CodeType) -> set[tuple[str, str]]:
+    """Return the globals and attributes that code reads, as pairs: kind, name."""
+    found = set()
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found.add(("global", step.argval))
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+            found.add(("attribute", step.argval))
+    return found.union(*(_names_read(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 def _compiled(code: CodeType, doc: str | None = None) -> tuple:
@@ -96,8 +226,6 @@ def _compiled(code: CodeType, doc: str | None = None) -> tuple:
     for value in code.co_consts:
         if isinstance(value, CodeType):
             constants.append(_compiled(value))
-        elif isinstance(value, frozenset):  # its order differs between processes
-            constants.append(sorted(map(repr, value)))
         elif doc is None or value != doc:
             constants.append(value)
     return code.co_code, code.co_names, constants

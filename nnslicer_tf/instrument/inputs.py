@@ -1,5 +1,6 @@
 """Arrays by name: `Inputs` of a model with several, and `Activations` of its operations."""
 
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,16 @@ class Inputs(Mapping[str, np.ndarray]):
 def arrays_of(batch: np.ndarray | Inputs) -> tuple[np.ndarray, ...]:
     """Return the arrays of a batch, one for each input of the model."""
     return tuple(batch.values()) if isinstance(batch, Inputs) else (batch,)
+
+
+def drawn(x: np.ndarray | Inputs, most: int) -> np.ndarray:
+    """Return indices of at most `most` samples, drawn by their values: in any order the same ones.
+
+    They are those with the least CRC-32, in ascending order of it.
+    """
+    rows = zip(*map(np.ascontiguousarray, arrays_of(x)), strict=True)
+    keys = [zlib.crc32(b"".join(part.tobytes() for part in row)) for row in rows]
+    return np.argsort(keys, kind="stable")[:most]
 
 
 class Activations(ShownAsTable, dict[str, np.ndarray]):

@@ -25,6 +25,7 @@ from nnslicer_tf._checks import (
     of_user,
 )
 from nnslicer_tf._environment import track, waiting
+from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.datasets import Dataset, load_data
@@ -259,8 +260,14 @@ class InstrumentedModel(ShownAsTable):
 
     @property
     def own_code(self) -> str:
-        """Version of Python's bytecode and hash of the user's own layers' code; "" without any."""
+        """Version of Python's bytecode and hash of the user's own code; "" without any."""
         return own_code(self.model)
+
+    @property
+    def identity(self) -> str:
+        """What stored results depend on: fingerprint, operations' names and shapes, own code."""
+        operations = digest([repr([(o.name, o.shape) for o in self.operations]).encode()])
+        return f"{self.fingerprint} {operations} {self.own_code}".strip()
 
     def __reduce__(self) -> tuple:
         """Pickle and copy the model and the arguments, without what was traced and compiled."""

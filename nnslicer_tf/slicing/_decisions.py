@@ -211,7 +211,7 @@ class Decisions(Job):
         sets = [d for d in (*donors.rounds, donors.choice, donors.tests) if d is not None]
         reference = self.model.unchecked(first.inputs).base
         return {
-            "model": slicer.profile.fingerprint,
+            "model": slicer.im.identity,
             **asdict(required),
             "answer": [answers.operation, answers.kind, digest([answers.score(0)[0]])],
             "output": repr(answers.classes),

@@ -15,6 +15,7 @@ from nnslicer_tf._checks import check_count, check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, arrays_frame
 from nnslicer_tf.errors import ProfileMismatchError
+from nnslicer_tf.instrument.fingerprint import same_code
 
 if TYPE_CHECKING:  # saved profiles can be displayed without Keras
     import pandas as pd
@@ -174,17 +175,17 @@ class Profile(ShownAsTable):
                 f"than '{im.model.name}' ({im.fingerprint[:12]}…): architecture or weights differ. "
                 "Profile this model with Profile.from_data."
             )
-        before, now = self.own_code.split(), im.own_code.split()
-        if before[:1] == now[:1] and before != now:  # of one version of bytecode
+        if not same_code(self.own_code, im.own_code):
             raise ProfileMismatchError(
                 f"The code of a layer of '{im.model.name}' has changed since the profile was made. "
                 "Profile the model again with Profile.from_data."
             )
-        missing = [o.name for o in im.operations if o.name not in self.means]
-        if missing:
+        names, known = [o.name for o in im.operations], [*self.means]
+        if known != names:  # the same ones in another order are those of other layers, too
+            first = next((n for n, k in zip(names, known, strict=False) if n != k), names[-1])
             raise ProfileMismatchError(
-                f"The profile is of an equal model whose operations have other names: it has no "
-                f"{missing[0]!r}. Name the layers explicitly, or load the profiled model's file."
+                f"The profile is of an equal model whose operations have other names ({first!r} is "
+                "the first). Name the layers explicitly, or load the profiled model's file."
             )
         for operation in im.operations:
             shape = np.shape(self.means[operation.name])

@@ -372,7 +372,7 @@ class Slicer(DecisiveSearch, Explainer):
             return None
         means = self.profile.means.items()
         identity = {
-            "model": self.profile.fingerprint,
+            "model": self.im.identity,
             "profile": digest(part for name, mean in means for part in (name.encode(), mean)),
             **self._settings,
             "criterion": {

@@ -14,7 +14,7 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.ablated_network import named_variables
 from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.inputs import arrays_of
+from nnslicer_tf.instrument.inputs import arrays_of, drawn
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike
 from nnslicer_tf.instrument.outputs import check_exclusive
 from nnslicer_tf.versions.between import Between, versions_of
@@ -37,8 +37,9 @@ class VersionComparison(ShownAsTable):
         truth: The right answers `(samples, …)`, or None.
         layers: A row per layer: "weights", "changed" (their share) and "change" (norm of the
             change relative to that of the old weights); and the share of the changed answers' way
-            (of classes, of the flips) that is gone in the "old answer without" the layer's changes,
-            and made in the "new answer with" these alone. Not the last two if architectures differ.
+            (of classes, of the flips; of over 500, of 500 drawn) that is gone in the "old answer
+            without" the layer's changes, and made in the "new answer with" these alone. Not the
+            last two if architectures differ.
         not_compared: Variables that only one version has, or in another shape.
     """
 
@@ -223,7 +224,8 @@ def compare(
             best = np.sort(im.classes.probabilities(outputs), axis=-1)
             margins.append(best[..., -1] - best[..., -2])
     both = np.stack(answers, axis=1)
-    changed = np.flatnonzero(kind.distances(*answers) > tolerance)[:_MAX_CHANGED]
+    changed = np.flatnonzero(kind.distances(*answers) > tolerance)
+    changed = changed[drawn(samples[changed], _MAX_CHANGED)]
     layers, rest = _layers(old, new, samples[changed], both[changed])
     margin = np.stack(margins, axis=1) if margins else None
     return VersionComparison(kind, tolerance, both, margin, truth, layers, rest)

@@ -27,7 +27,7 @@ from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function
-from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.instrument.fingerprint import model_identity
 from nnslicer_tf.instrument.outputs import check_exclusive
 from nnslicer_tf.instrument.plausibility import check_logits
 
@@ -112,7 +112,7 @@ def generate(
     if cache is not None:
         run = {
             "attack": asdict(attack),
-            "model": model_fingerprint(model),
+            "model": model_identity(model),
             "data": hashlib.sha256(x.tobytes() + y.tobytes()).hexdigest(),
             "mean": None if normalise is None else normalise.mean.tolist(),
             "std": None if normalise is None else normalise.std.tolist(),
