@@ -17,21 +17,13 @@ from keras import ops
 
 from nnslicer_tf._checks import check_name, did_you_mean
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument import recurrence as rnn
 from nnslicer_tf.instrument.backend import compiled_function, value_and_product
 from nnslicer_tf.instrument.copies import examples
 from nnslicer_tf.instrument.expansion import moved
 from nnslicer_tf.instrument.layout import LEVELS
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.operations import Lookup, Operation, Synapses
-from nnslicer_tf.instrument.recurrence import (
-    SEQUENCE,
-    Gate,
-    Member,
-    Unrolled,
-    before,
-    inside,
-    split_inputs,
-)
 from nnslicer_tf.instrument.references import Weights
 
 
@@ -186,13 +178,13 @@ class Network:
         read: dict[str, None] = {}
         for operation in self._candidates:
             name, params = operation.name, operation.params
-            cell = params.unrolled.cell if isinstance(params, Member) else (operation,)
+            cell = params.unrolled.cell if isinstance(params, rnn.Member) else (operation,)
             kernels = [k for o in cell for k in o.kernels if _in(k.name, of)]
             if not kernels or (isinstance(params, Lookup) and not self.lookups):
                 continue
             for kernel in kernels:
                 self._add(kernel.name, kernel.shape)
-            if isinstance(params, Member):
+            if isinstance(params, rnn.Member):
                 read |= dict.fromkeys(_read_by(operation))
                 continue
             self._masked[name] = params.name
@@ -205,7 +197,7 @@ class Network:
         ends = {n for w in self.wanted for n in (self.im.graph.ends(w) if of is None else [w])}
         for operation in self._candidates:
             name, shape, heads = operation.name, operation.shape, operation.heads
-            is_unit = operation.kind == "weighted_sum" or isinstance(operation.params, Member)
+            is_unit = operation.kind == "weighted_sum" or isinstance(operation.params, rnn.Member)
             is_unit = ((is_unit and name not in inside) or of is not None) and _in(name, of)
             is_input = operation.kind == "lookup" or not (operation.inputs or has_tokens)
             before = len(self.shapes)
@@ -241,7 +233,7 @@ class Network:
         if self._by_synapse or self.by_weight or name in self.wanted:
             return
         operation = self.im[name]
-        has_units = isinstance(operation.params, Member) or operation.heads
+        has_units = isinstance(operation.params, rnn.Member) or operation.heads
         if not has_units and operation.kind not in ("weighted_sum", "lookup", "input"):
             raise InvalidArgumentError(
                 f"Operation '{name}' has no units at level '{self.level}', which a mask could keep."
@@ -395,7 +387,7 @@ class Network:
             name, params = operation.name, operation.params
             inputs = [values[source] for source in operation.inputs]
             is_masked = name in self._masked and not self.by_weight
-            if isinstance(params, Member):
+            if isinstance(params, rnn.Member):
                 if params.unrolled not in through_time:
                     through_time[params.unrolled] = self._recurrent(operation, masks, base)(*inputs)
                 value = through_time[params.unrolled][params.operation.name]
@@ -408,7 +400,7 @@ class Network:
                 value = values[name] if name in values else operation.compute(*inputs)
             if keras.backend.standardize_dtype(value.dtype) in ("float16", "bfloat16"):
                 value = ops.cast(value, "float32")  # as everywhere in the analyses
-            if is_masked and not self._by_synapse and not isinstance(params, Member):
+            if is_masked and not self._by_synapse and not isinstance(params, rnn.Member):
                 value = base[name] + masks[name] * (value - base[name])
             values[name] = value
         return [values[name] for name in self.wanted]
@@ -436,14 +428,14 @@ class Network:
     ) -> Callable[..., dict[str, Any]]:
         """Return the function that computes a recurrent layer, with masked units or synapses."""
         unrolled = operation.params.unrolled
-        run = partial(unrolled.run, wanted=inside(unrolled, self._order))
+        run = partial(unrolled.run, wanted=rnn.inside(unrolled, self._order))
         if self.by_weight:
             return run
         if not self._by_synapse:  # a layer's units are masked before its next step reads them
             factors, added = {}, {}
             for name in self._masked:
                 params = self.im[name].params
-                if isinstance(params, Member) and params.unrolled is unrolled:
+                if isinstance(params, rnn.Member) and params.unrolled is unrolled:
                     here = masks[name] * ops.ones((1, *self.im[name].shape))
                     factors[params.operation.name] = here
                     added[params.operation.name] = (1 - here) * base[name]
@@ -480,7 +472,7 @@ class Network:
 def _read_by(operation: Operation) -> list[str]:
     """Return the sequence, the initial states and the operations of a recurrent layer, by name."""
     unrolled = operation.params.unrolled
-    sequence, initial, _ = split_inputs(operation.inputs, unrolled.masked)
+    sequence, initial, _ = rnn.split_inputs(operation.inputs, unrolled.masked)
     start = operation.name.removesuffix(operation.params.operation.name)
     return [sequence, *initial, *(start + o.name for o in unrolled.cell)]
 
@@ -493,21 +485,21 @@ def _run_masked(
     *inputs: Any,
 ) -> dict[str, Any]:
     """Run a recurrent layer some of whose synapses are masked."""
-    unrolled: Unrolled = operation.params.unrolled
-    sequence, initial, _ = split_inputs(operation.inputs, unrolled.masked)
+    unrolled: rnn.Unrolled = operation.params.unrolled
+    sequence, initial, _ = rnn.split_inputs(operation.inputs, unrolled.masked)
     # What the gates read for the reference, (rows, time, …).
     start = operation.name.removesuffix(operation.params.operation.name)
     reference = {o.name: base[start + o.name] for o in unrolled.cell}
-    reference[SEQUENCE] = unrolled.in_order(base[sequence])
+    reference[rnn.SEQUENCE] = unrolled.in_order(base[sequence])
     for place, state in enumerate(unrolled.states):
         first = base[initial[place]] if initial else 0 * reference[state][:, 0]
-        reference[before(state)] = ops.concatenate(
+        reference[rnn.before(state)] = ops.concatenate(
             [first[:, None], reference[state][:, :-1]], axis=1
         )
 
     def sums() -> dict[str, Any]:
         totals = {}
-        for gate in (o for o in unrolled.cell if isinstance(o.params, Gate)):
+        for gate in (o for o in unrolled.cell if isinstance(o.params, rnn.Gate)):
             parts = []
             for weights, source in zip(gate.params.weights, gate.inputs, strict=True):
                 value = reference[source]

@@ -150,6 +150,8 @@ def described(
             return f"({listed(value)})"
         case set() | frozenset():
             return f"{{{', '.join(sorted(described(part, known) for part in value))}}}"
+        case CodeType():
+            return f"code({listed((value.co_code, value.co_names, value.co_consts))})"
         case MethodType():
             return described(value.__func__, known, value.__self__)
         case partial():
@@ -170,13 +172,16 @@ def described(
         parts = [value.__defaults__, value.__kwdefaults__, cells]
         if not _is_own(value):
             return f"{value.__module__}.{name}({listed(parts)})"
-        texts = [listed([*parts, _compiled(value.__code__, value.__doc__)])]
-        for kind, read in sorted(_names_read(value.__code__)):
+        code, doc = value.__code__, value.__doc__
+        constants = tuple(c for c in code.co_consts if doc is None or c != doc)
+        texts = [listed([*parts, code.replace(co_consts=constants)])]
+        for kind, read in sorted(_names_read(code)):
             places: list[Mapping[str, Any]] = [value.__globals__] if kind == "global" else []
             if kind == "attribute" and owner is not None:
                 places = [getattr(owner, "__dict__", {}), *map(vars, type(owner).__mro__)]
             for held in (place[read] for place in places if read in place):
-                held = getattr(held, "__func__", getattr(held, "fget", held))  # of a class
+                if isinstance(held, (classmethod, staticmethod, property)):
+                    held = getattr(held, "fget", None) or getattr(held, "__func__", held)
                 if _is_own(held) or _is_plain(held):
                     texts.append(f"{read}={described(held, known, owner)}")
         return f"({', '.join(texts)})"
@@ -219,16 +224,6 @@ def _names_read(code: CodeType) -> set[tuple[str, str]]:
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
             found.add(("attribute", step.argval))
     return found.union(*(_names_read(c) for c in code.co_consts if isinstance(c, CodeType)))
-
-
-def _compiled(code: CodeType, doc: str | None = None) -> tuple:
-    constants: list[Any] = []
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            constants.append(_compiled(value))
-        elif doc is None or value != doc:
-            constants.append(value)
-    return code.co_code, code.co_names, constants
 
 
 def _architecture(layer: keras.layers.Layer) -> Any:

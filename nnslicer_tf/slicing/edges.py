@@ -16,7 +16,6 @@ from nnslicer_tf.instrument.recurrence import SEQUENCE, Gate, Member
 from nnslicer_tf.kinds import kind_of
 
 if TYPE_CHECKING:
-    import networkx as nx
     import pandas as pd
 
     from nnslicer_tf.slicing.slice import Slice
@@ -67,34 +66,6 @@ def edges(one: "Slice", model: ModelLike) -> "pd.DataFrame":
             )
         )
     return pd.concat(parts, ignore_index=True)
-
-
-def graph_of(one: "Slice", model: ModelLike) -> "nx.MultiDiGraph":
-    """Return the edges of a slice as a graph of networkx; see `Slice.to_networkx`."""
-    try:
-        import networkx as nx
-    except ImportError as error:
-        raise InvalidArgumentError(
-            "Slice.to_networkx needs networkx, which is not installed: pip install networkx."
-        ) from error
-    im = instrumented(model)
-    graph = nx.from_pandas_edgelist(edges(one, im), "from", "to", True, nx.MultiDiGraph)
-    # What a merge adds up comes from the same channels of its inputs.
-    origin = _origins(im)
-    waiting = list(graph.nodes)
-    while waiting:
-        node = waiting.pop()
-        name, _, index = node.removesuffix("]").rpartition("[")
-        operation = im.graph.operations.get(name)
-        if operation is None or len(operation.inputs) < 2:
-            continue
-        for source in operation.inputs:
-            if im[source].shape[-1:] == operation.shape[-1:]:
-                before = origin(source, int(index))
-                if before not in graph:
-                    waiting.append(before)
-                graph.add_edge(before, node, kernel=None)
-    return graph
 
 
 def _sums(im: InstrumentedModel) -> Iterator[tuple[Synapses, slice, str, str]]:

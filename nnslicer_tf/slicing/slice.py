@@ -158,16 +158,6 @@ class Slice(ShownAsTable):
 
         return edges(self, model)
 
-    def to_networkx(self, model: "ModelLike") -> Any:
-        """Return `edges` as a `networkx.MultiDiGraph`; channels of merges follow their inputs'.
-
-        Its edges have the attributes kernel, tap, weight and contribution; those into a merge only
-        kernel, None. Raises InvalidArgumentError if networkx is not installed.
-        """
-        from nnslicer_tf.slicing.edges import graph_of
-
-        return graph_of(self, model)
-
     def compare(self, other: "Slice") -> "pd.DataFrame":
         """Return how far two slices of the same level overlap, for each kernel or operation.
 

@@ -127,23 +127,6 @@ def test_edges_are_the_synapses_by_name(convolutional):
     }
 
 
-def test_graphs_connect_what_residual_paths_add_up():
-    import networkx as nx
-
-    inputs = keras.Input((3,), name="row")
-    h = layers.Dense(3, name="a")(inputs)
-    x = layers.Add(name="sum")([h, layers.Dense(3, name="b")(layers.ReLU()(h))])
-    slicer, _ = made(keras.Model(inputs, layers.Dense(2, name="last")(x)), (3,))
-    whole = nns.Slice({}, {n: np.ones(k.shape, int) for n, k in slicer.im.kernels.items()}, {})
-    graph = whole.to_networkx(slicer.im)
-    assert graph.number_of_edges() == 9 + 9 + 6 + 2 * 3
-    assert nx.has_path(graph, "row[0]", "last[1]")
-    assert set(graph.predecessors("sum[1]")) == {"a[1]", "b[1]"}
-    assert set(graph.predecessors("b[1]")) == {"a[0]", "a[1]", "a[2]"}
-    (data_of_edge,) = graph.get_edge_data("a[2]", "b[1]").values()
-    assert data_of_edge["weight"] == slicer.im.model.get_layer("b").kernel.numpy()[2, 1]
-
-
 def test_edges_of_recurrent_layers_and_embeddings():
     inputs = keras.Input((4,), dtype="int32", name="tokens")
     x = layers.Embedding(7, 3, name="words")(inputs)

@@ -27,6 +27,7 @@ from keras import activations, layers, ops
 
 from nnslicer_tf._checks import with_article
 from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument import recurrence as rnn
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import activation_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
@@ -34,18 +35,6 @@ from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses, require_channels_last
 from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, Operation, Source, Step, Synapses
-from nnslicer_tf.instrument.recurrence import (
-    GATE,
-    HELD,
-    PRESENT,
-    SEQUENCE,
-    ZEROED,
-    Gate,
-    Unrolled,
-    Weights,
-    before,
-    hold,
-)
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.upstream import add
 
@@ -57,15 +46,15 @@ class _Cell:
     def __init__(self, layer: Any, sequence: Shape, masked: bool) -> None:
         self.operations: list[Operation] = []
         self.states: dict[str, Shape] = {}
-        self.shapes: dict[str, Shape] = {SEQUENCE: sequence, PRESENT: ()}
+        self.shapes: dict[str, Shape] = {rnn.SEQUENCE: sequence, rnn.PRESENT: ()}
         self._layer, self._masked = layer, masked
 
     def state(self, name: str, shape: Shape) -> str:
         """Declare the state computed by operation `name`; return its name at the previous step."""
         read = self.as_state(name)
         self.states[read] = shape
-        self.shapes[before(read)] = shape
-        return before(read)
+        self.shapes[rnn.before(read)] = shape
+        return rnn.before(read)
 
     def as_state(self, name: str) -> str:
         """Return the name of the state that an operation computes."""
@@ -107,10 +96,10 @@ class _Cell:
             value = ops.convert_to_tensor(value)
             return (ops.sum(value, axis=0) if len(value.shape) > 1 else value)[slice(*columns)]
 
-        gate = Gate(tuple(Weights(kernel, *columns) for _, kernel in sources), own_bias)
+        gate = rnn.Gate(tuple(rnn.Weights(kernel, *columns) for _, kernel in sources), own_bias)
         is_linear = activation is None or activation is activations.linear
         inputs = (source for source, _ in sources)
-        step = Step(GATE, gate.compute, gate)
+        step = Step(rnn.GATE, gate.compute, gate)
         result = self.add(step, name if is_linear else f"{name}:pre", *inputs, shape=shape)
         return self.activation(name, result, activation)
 
@@ -241,11 +230,13 @@ def _through_time(
         )
     sequence, masked = call.input_shapes[0], call.masks[0] is not None
     cell = _Cell(layer, sequence[1:], masked)
-    output = cell.as_state(_add_cell(layer.cell, cell, path, prefix, SEQUENCE))
+    output = cell.as_state(_add_cell(layer.cell, cell, path, prefix, rnn.SEQUENCE))
     for read in cell.states if masked else ():
-        step = Step(HELD, lambda present, old, new: hold(new, old, present))
-        cell.add(step, read, PRESENT, before(read), read.removesuffix(":held"))
-    unrolled = Unrolled(tuple(cell.operations), cell.states, sequence, layer.go_backwards, masked)
+        step = Step(rnn.HELD, lambda present, old, new: rnn.hold(new, old, present))
+        cell.add(step, read, rnn.PRESENT, rnn.before(read), read.removesuffix(":held"))
+    unrolled = rnn.Unrolled(
+        tuple(cell.operations), cell.states, sequence, layer.go_backwards, masked
+    )
     steps: list[Step] = []
     mask: Source | None = MaskOf(0) if masked else None
     if masked and layer.go_backwards:
@@ -255,8 +246,8 @@ def _through_time(
     if mask is not None and layer.zero_output_for_mask:
         sources, shape = (output, mask), (sequence[0], *unrolled.shapes[output])
         output = f"{prefix}:zeroed"
-        zeroed = lambda h, mask: hold(h, ops.zeros_like(h), mask)  # noqa: E731
-        steps.append(Step(ZEROED, zeroed, None, output, sources, shape, mask))
+        zeroed = lambda h, mask: rnn.hold(h, ops.zeros_like(h), mask)  # noqa: E731
+        steps.append(Step(rnn.ZEROED, zeroed, None, output, sources, shape, mask))
     states = [
         Step("routing", _last, None, f"{name}:last", (name,), shape, NO_MASK)
         for name, shape in unrolled.states.items()
