@@ -153,7 +153,7 @@ def explore(
         exhibit = read_exhibit(name, one, own_im, samples, means, classes)
         if words and exhibit.each and len(words) != len(exhibit.parts):
             raise InvalidArgumentError(
-                f"words is of {len(words)} samples, '{name}' of {len(exhibit.parts)}."
+                f"words has tokens of {len(words)} samples, '{name}' of {len(exhibit.parts)}."
             )
         exhibits.append(exhibit)
 
