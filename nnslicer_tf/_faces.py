@@ -142,7 +142,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return is_int(value) and abs(value) < 1 << 63  # no index is larger
     if origin is float:
         return isinstance(value, Real) and not isinstance(value, bool)
-    if origin is Any or not isinstance(origin, type) or getattr(origin, "_is_protocol", False):
+    is_vague = origin in (Any, object) or getattr(origin, "_is_protocol", False)
+    if is_vague or not isinstance(origin, type):
         return True
     if origin in (Sequence, Iterable) and isinstance(value, np.ndarray):
         value = value[:100].tolist() if value.ndim else value.item()

@@ -1,6 +1,7 @@
 """Errors that come from an argument of a wrong type name the argument; others are left alone."""
 
 import pickle
+from typing import Any
 
 import keras
 import numpy as np
@@ -59,6 +60,25 @@ def test_other_errors_are_left_alone(arguments, error):
 def test_what_works_is_not_refused():
     assert explained(example, __name__)([3], share=np.float32(2)) == 1.5
     assert explained(example, __name__)((3,), names=("ab",)) == 5
+
+
+def test_object_and_any_fit_everything():
+    """The error of the machine is not taken for one of an argument."""
+
+    def fails(**options: object):
+        raise MemoryError
+
+    def takes(many: dict[str, object], rest: list[Any]):
+        raise MemoryError
+
+    for function, args, kwargs in (
+        (fails, (), {"a": "text", "b": None, "c": 3}),
+        (takes, ({"a": "text", "b": [1]}, ["text", 1]), {}),
+    ):
+        with pytest.raises(MemoryError):
+            explained(function, __name__)(*args, **kwargs)
+    with pytest.raises(InvalidArgumentError, match="many must be dict"):
+        explained(takes, __name__)({1: "text"}, [])
 
 
 def test_methods_of_results_and_of_base_classes(im):

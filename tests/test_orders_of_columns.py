@@ -9,6 +9,8 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf import (
     attributions,
+    debugging,
+    deepbase,
     deepxplore,
     detection,
     dflare,
@@ -19,6 +21,7 @@ from nnslicer_tf import (
 )
 from nnslicer_tf.attributions.methods import deeplift
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.pruning.fine_tuning import imitate
 from nnslicer_tf.report.explorer import explorer
 
 RNG = np.random.default_rng(0)
@@ -247,3 +250,163 @@ def test_labels_that_are_missing(model):
 def test_words_that_are_none(words, named):
     with pytest.raises(InvalidArgumentError, match="words must be a sequence of words"):
         named.explain(TABLE.iloc[0], words=words, compare=False, decisive=False)
+
+
+def slicer_of(x, seed=1, model=None):
+    """A slicer of a network of its own, profiled on a table in its order of columns."""
+    keras.utils.set_random_seed(seed)
+    model = model or keras.Sequential(
+        [
+            keras.Input((3,), name="i"),
+            layers.Dense(6, "relu", name="h"),
+            layers.Dense(2, "softmax", name="o"),
+        ]
+    )
+    return nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
+
+
+def numbered(order):
+    """The table with columns 0, 1, 2 in some order; pandas names them so by default."""
+    return pd.DataFrame(TABLE.to_numpy(), columns=range(3))[order]
+
+
+PAIRS = {
+    "other order": (TABLE, OTHER),
+    "numbers": (numbered([0, 1, 2]), numbered([2, 0, 1])),
+    "other names": (TABLE, OTHER.rename(columns={"b": "B"})),
+    "one unnamed": (TABLE.to_numpy(), OTHER),
+}
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_calls_with_several_models(kind):
+    """What shows or reads one table refuses models of several orders, by all ways to pass it."""
+    tables = PAIRS[kind]
+    first, second = (slicer_of(x, seed) for seed, x in enumerate(tables))
+    ims, profiles = [first.im, second.im], {"one": first.profile, "two": second.profile}
+    results = {
+        "one": first.slice_each(tables[0][:2]),
+        "two": second.slice_each(tables[1][:2]),
+    }
+    by_name = dict(zip(("one", "two"), ims))
+    shared = tables[1 if kind == "other names" else 0]
+    shared = TABLE if kind == "one unnamed" else shared
+    calls = [
+        lambda: nns.explore(results, by_name, shared[:2], profile=profiles, progress=False),
+        lambda: nns.explore(
+            results,
+            by_name,
+            {"one": tables[0][:2], "two": tables[1][:2]},
+            profile=profiles,
+            progress=False,
+        ),
+        lambda: deepbase.inspect(by_name, shared, {"a": CLASSES}, units=["h"], progress=False),
+        lambda: deepxplore.generate(ims, shared, bounds=(-9, 9), progress=False),
+    ]
+    if kind == "one unnamed":  # an array with a table does not say in which order it is
+        calls.pop(1)
+    else:
+        calls += [
+            lambda: dflare.ModelPair(*ims),
+            lambda: versions.compare(*ims, shared),
+            lambda: versions.rank_changes(*ims, shared, CLASSES, progress=False),
+            lambda: imitate(*ims, shared, progress=False),
+            lambda: debugging.compare_layers(*ims, shared, progress=False),
+        ]
+    for call in calls:
+        with pytest.raises(nns.errors.NNSlicerError, match=r"in different orders|Missing here"):
+            call()
+
+
+def test_a_model_with_two_profiles():
+    """The slices of one model by profiles of two orders are not shown on one page."""
+    first = slicer_of(TABLE)
+    copy = keras.models.clone_model(first.im.model)
+    copy.set_weights(first.im.model.get_weights())
+    second = slicer_of(OTHER, model=copy)
+    results = {"one": first.slice_each(TABLE[:2]), "two": second.slice_each(TABLE[:2])}
+    profiles = {"one": first.profile, "two": second.profile}
+    with pytest.raises(InvalidArgumentError, match="different orders: a, b, c and c, b, a"):
+        nns.explore(results, first.im, TABLE[:2], profile=profiles, progress=False)
+
+
+def test_several_models_of_one_order(shown):
+    """They are right if the table is in another order, against NumPy and Keras."""
+    slicers = [slicer_of(OTHER, seed) for seed in range(2)]
+    ims = {"one": slicers[0].im, "two": slicers[1].im}
+    x = OTHER.to_numpy(np.float32)
+    scores = deepbase.inspect(
+        ims, TABLE, {"c": TABLE["c"].to_numpy()}, units=["h"], progress=False
+    ).set_index("model")["score"]
+    answers = []
+    for name, im in ims.items():
+        values = keras.Model(im.model.inputs, im.model.get_layer("h").output).predict(x, verbose=0)
+        expected = [
+            np.corrcoef(column, TABLE["c"])[0, 1] if column.std() else np.nan for column in values.T
+        ]
+        np.testing.assert_allclose(scores[name].to_numpy(float), expected, atol=1e-4)
+        answers.append(im.model.predict(x, verbose=0).argmax(axis=1))
+    found = deepxplore.generate(
+        [*ims.values()], TABLE, bounds=(-9, 9), max_iterations=1, progress=False
+    )
+    seeds = found.seed_index[~found.generated]
+    np.testing.assert_array_equal(np.sort(seeds), np.flatnonzero(answers[0] != answers[1]))
+
+    results = {name: one.slice_each(TABLE[:2]) for name, one in zip(ims, slicers)}
+    profiles = {name: one.profile for name, one in zip(ims, slicers)}
+    nns.explore(results, ims, TABLE[:2], profile=profiles, progress=False)
+    assert shown["values"] == pytest.approx(TABLE.iloc[0].to_dict())
+
+
+def test_a_student_and_its_teacher():
+    """The student has no names; the teacher's order holds for both."""
+    teacher = slicer_of(OTHER).im
+    students = [network() for _ in range(2)]
+    for student, x in zip(students, (TABLE, OTHER.to_numpy())):
+        imitate(student, teacher, x, rng=0, progress=False)
+    for one, other in zip(*(student.get_weights() for student in students)):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_layers_of_a_named_copy():
+    """Its order of columns holds for the original, too, which has no names."""
+    model, copy = network(), network()
+    rng = np.random.default_rng(3)
+    copy.set_weights([w + rng.normal(size=w.shape) for w in copy.get_weights()])
+    im = slicer_of(OTHER, model=copy).im
+    found = debugging.compare_layers(nns.InstrumentedModel(model), im, TABLE, progress=False)
+    x = OTHER.to_numpy(np.float32)
+    both = np.stack([one.predict(x, verbose=0).argmax(axis=1) for one in (model, copy)], axis=1)
+    np.testing.assert_array_equal(found.labels, both[both[:, 0] != both[:, 1]])
+
+
+def test_one_of_several_outputs():
+    """The order of the columns is kept where one of a model's outputs is taken."""
+    models = []
+    for seed in range(2):
+        keras.utils.set_random_seed(seed)
+        inputs = keras.Input((3,), name="i")
+        hidden = layers.Dense(6, "relu", name="h")(inputs)
+        ends = [layers.Dense(2, "softmax", name=name)(hidden) for name in ("p", "q")]
+        models.append(keras.Model(inputs, ends))
+    ims = [
+        nns.Slicer(
+            model,
+            nns.Profile.from_data(model, OTHER, progress=False),
+            progress=False,
+        ).im
+        for model in models
+    ]
+    x = OTHER.to_numpy(np.float32)
+    expected = np.stack([m.predict(x, verbose=0)[1].argmax(axis=1) for m in models], axis=1)
+    np.testing.assert_array_equal(versions.compare(*ims, TABLE, output="q").answers, expected)
+    pair = dflare.ModelPair(*ims, output="q")
+    np.testing.assert_array_equal(dflare.agreement(pair, TABLE).labels, expected)
+
+
+def test_an_ablation_and_its_reference():
+    """A profile of another order than the model's is refused; one alone names the columns."""
+    slicer = slicer_of(TABLE)
+    other = slicer_of(OTHER, model=keras.models.clone_model(slicer.im.model)).profile
+    with pytest.raises(InvalidArgumentError, match="different orders"):
+        instrument.Ablation(slicer.im, instrument.Mean(other), "neuron")

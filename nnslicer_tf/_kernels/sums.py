@@ -52,8 +52,7 @@ def weighted_sum(
 
     The weights are `(groups, outputs per group, taps · inputs per group)` float32; `scale`, `(batch
     or 1, output positions)`, multiplies the thresholds θ·|y|. Returns CONTRIB of the inputs, shaped
-    like `dx`, and of the synapses, `(batch or 1, *shape of the weights)`, int32; `each` separates
-    the samples' synapses.
+    like `dx`, and of the synapses, `(batch or 1, *weights.shape)`, int32; `each`: by sample.
     """
     width = weights.shape[2]
     if rest := -width % LANES:

@@ -101,8 +101,7 @@ def occlusion(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) 
     """Return, for each feature, the mean decrease of the score over the windows that hide it.
 
     Windows are squares with all channels (Zeiler and Fergus, ECCV 2014); their side is twice the
-    step, a fourteenth of the image. Columns of tables, steps of sequences and tokens are hidden one
-    at a time.
+    step, a fourteenth of the image. Columns of tables, steps and tokens are hidden one at a time.
     """
     problem = Problem(im, x, baseline, target)
     blocks = []

@@ -29,6 +29,7 @@ ScaleOption = Annotated[
     Option(
         "--scale",
         min=0,
+        max=1e9,
         help="Divide pixels 0 … 255 by this for the models; 0: inputs are no images. By default "
         "as recorded, else 255, or 1 if the original scales its own input.",
     ),
@@ -93,7 +94,7 @@ def deviations(
     if suite is not None and (im.classes.is_number or im.classes.is_map):
         raise InvalidArgumentError("--suite needs a classifier: its tests compare labels.")
     seeds: Any
-    seeds, y, scale, columns = _samples(data, im, scale)
+    seeds, y, scale, columns = _samples(data, im, scale, rounds=True)
     preprocess = _divided(scale)
     import pandas as pd
 
@@ -191,9 +192,12 @@ def _load(original: Path, compressed: Path) -> tuple["InstrumentedModel", Any, A
 
 
 def _samples(
-    data: str, im: "InstrumentedModel", scale: float | None, classes: str | None = None
+    data: str, im: Any, scale: float | None, classes: str | None = None, rounds: bool = False
 ) -> tuple["np.ndarray", "np.ndarray | None", float | None, tuple[str, ...]]:
-    """Return inputs, images as bytes, with labels, scale and columns, if there are any."""
+    """Return inputs, images as bytes, with labels, scale and columns, if there are any.
+
+    Images between bytes stay floats, scaled for the models; if it `rounds`, not those of "digits".
+    """
     import numpy as np
 
     samples = inputs.dataset(data, im, "none", labels="optional", classes=classes)
@@ -211,7 +215,12 @@ def _samples(
             f"{high:g}. Pass them before preprocessing: 0 … 255 or 0 … 1."
         )
     factor = 255 / 16 if samples.name == "digits" else 255 if high <= 1 else 1
-    return np.rint(x * factor).astype(np.uint8), y, _scale(im, scale), ()
+    scale, pixels = _scale(im, scale), np.rint(x * factor)
+    is_exact = np.allclose(pixels, x * np.float64(factor), rtol=0, atol=1e-4)  # of a float32
+    if is_exact or (rounds and samples.name == "digits"):
+        return pixels.astype(np.uint8), y, scale, ()
+    print("The images' values lie between those of bytes: they are used as floats, unrounded.")
+    return x if scale == factor else (x * (factor / scale)).astype(np.float32), y, None, ()
 
 
 def _scale(im: "InstrumentedModel", scale: float | None) -> float:

@@ -217,14 +217,17 @@ def _points(
     samples = None if data is None else inputs.dataset(data, im, normalise).x
     points = []
     for option, text in ((option, text) for option, several in texts.items() for text in several):
+        is_index = samples is not None and "," not in text
         try:
-            values = np.array([float(part) for part in text.split(",")])
+            values = [int(text) if is_index else float(part) for part in text.split(",")]
+            if not all(-np.inf < value < np.inf for value in values):
+                raise ValueError("not finite")
         except ValueError:
             raise InvalidArgumentError(
-                f"{option} takes values such as '0,0.5,1', or the index of a sample. "
-                f"Received: {text!r}"
+                f"{option} takes finite values such as '0,0.5,1', or, with --data, the index of a "
+                f"sample, such as '3'. Received: {text!r}"
             ) from None
-        if len(values) == 1 and samples is not None:
+        if samples is not None and is_index:
             points.append(samples[inputs.in_range(int(values[0]), len(samples), option)])
             continue
         size = int(np.prod(im.input_shape))
@@ -233,5 +236,5 @@ def _points(
                 f"{option} has {counted(len(values), 'value')}; a sample of the model has {size}. "
                 "To use the index of a sample, pass --data."
             )
-        points.append(values.reshape(im.input_shape))
+        points.append(np.reshape(values, im.input_shape))
     return points

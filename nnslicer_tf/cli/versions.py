@@ -38,8 +38,7 @@ def diff(
     """Show which answers changed between two versions, and by which weights; the data need labels.
 
     With --max-negative-flips, the upper bound (95 %) of the share of answers that became wrong (of
-    maps and numbers: worse by more than --tolerance) decides, so that a small sample does not pass
-    by luck.
+    maps and numbers: worse by more than --tolerance) decides: no small sample passes by luck.
     """
     from nnslicer_tf import versions
     from nnslicer_tf.versions.between import LEVELS

@@ -196,8 +196,7 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
         )
     if shape is not None and (len(shape) != 3 or shape[2] not in (1, 3)):
         raise InputShapeError(
-            f"'{path}' has images, but the model takes samples of shape {tuple(shape)}, which are "
-            "not grey or colour images."
+            f"'{path}' has images, but the model takes samples of shape {tuple(shape)}, not images."
         )
 
     # List the images of each class, in Keras's order.

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._checks import MAX_CLASSES, counted
+from nnslicer_tf._checks import MAX_CLASSES, counted, is_int
 from nnslicer_tf.errors import CorruptFileError, PlausibilityWarning
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_LARGEST = float(np.finfo(np.float32).max)
 _SEPARATORS = ",;\t"
 NO_LABELS = np.zeros(0, np.int64)
 
@@ -104,27 +105,28 @@ def split_frame(
     import pandas as pd
 
     label = label_column(frame, what)
-    values = frame if label is None else frame.drop(columns=label)
+    values, parts = frame if label is None else frame.drop(columns=label), []
     for name in values:
         column = values[name]
+        if column.dtype == object:  # pandas fails at whole numbers of more than 308 digits
+            column = column.map(lambda v: np.inf if is_int(v) and abs(v) > _LARGEST else v)
         read = pd.to_numeric(column, errors="coerce")
         if column.dtype.kind not in "fiub" and (wrong := read.isna() & column.notna()).any():
             raise CorruptFileError(
                 f"{what}: column {name!r} does not hold numbers: row {wrong.argmax() + 1} has "
-                f"{column.iloc[wrong.argmax()]!r}. Remove the column, rename it to 'label', or "
+                f"{column.iloc[wrong.argmax()]!r:.60}. Remove the column, rename it to 'label', or "
                 "encode it as for training (pandas.get_dummies, keras.layers.StringLookup)."
             )
         with np.errstate(over="ignore"):
-            bad = ~np.isfinite(read.to_numpy(np.float64).astype(np.float32))
-        if bad.any():
+            parts.append(read.to_numpy(np.float64).astype(np.float32))
+        if (bad := ~np.isfinite(parts[-1])).any():
             value = column.iloc[bad.argmax()]
             has = "no value" if pd.isna(value) else f"{value}, which is no finite float32"
             raise CorruptFileError(
                 f"{what}: column {name!r} has {has} in row {bad.argmax() + 1} of {len(bad)}. Fill "
                 "it in as for training, or remove the row."
             )
-    x = values.apply(pd.to_numeric).to_numpy(np.float32) if len(values.columns) else values
-    x = np.asarray(x, np.float32).reshape(len(frame), -1)
+    x = np.array(parts, np.float32).T.reshape(len(frame), -1).copy()
     if label is None:
         return x, NO_LABELS, ()
 

@@ -2,8 +2,7 @@
 
 SST-2 (Socher et al., EMNLP 2013; GLUE, Wang et al., ICLR 2019) comes from GLUE's files `train.tsv`
 and `dev.tsv` in `GLUE_DIR/SST-2` or `GLUE_DIR/sst2` if that environment variable is set, otherwise
-from TensorFlow Datasets as `glue/sst2`. Its sentences are lower-case words and punctuation
-separated by spaces.
+from TensorFlow Datasets as `glue/sst2`. Spaces separate its lower-case words and punctuation.
 """
 
 import os

@@ -25,6 +25,7 @@ from nnslicer_tf.debugging.counterparts import CompressedLike, Counterpart, Plac
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from nnslicer_tf.instrument.data import one_order
 from nnslicer_tf.report.results import errors_figure
 
 _LEVELS = ("layer", "channel")
@@ -236,8 +237,7 @@ class LayerComparison(ShownAsTable):
             after += [self._deviation(self._answers(x, made, off), right) for off in switched]
         if not before:
             raise InvalidArgumentError(
-                f"The two models compute the same on all {counted(self.given, 'sample')}: there is "
-                "no deviation to explain."
+                f"The two models compute the same on all {counted(self.given, 'sample')}."
             )
         return 1 - after / before
 
@@ -329,7 +329,7 @@ def compare_layers(
     """
     check_count("batch_size", batch_size)
     check_name("deviation", by, ("labels", "values"))
-    x = im.check(x)
+    x = im.with_columns(one_order(im.columns, getattr(compressed, "columns", ()))).check(x)
     if im.preparation is not None and getattr(compressed, "preparation", None) is None:
         x, im = np.asarray(im.preparation.predict(x, verbose=0)), im.unprepared
     whole, im = im, im.of_output(output)

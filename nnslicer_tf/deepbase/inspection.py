@@ -3,8 +3,7 @@
 Sellam et al., "DeepBase: Deep Inspection of Neural Networks" (SIGMOD 2019). Each model runs once
 per block of records for all its groups, hypotheses and measures, and each hypothesis is evaluated
 once for all models. With `error=` a pair of unit and hypothesis stops when its confidence interval
-is small enough, and reading stops with the last pair. Most measures cost one matrix product of
-units and hypotheses.
+is small enough, and reading stops with the last. Most measures cost one product of matrices.
 """
 
 import itertools
@@ -27,7 +26,7 @@ from nnslicer_tf.engine import Store
 from nnslicer_tf.engine.engines import in_order, make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
-from nnslicer_tf.instrument.data import DataLike, Samples
+from nnslicer_tf.instrument.data import DataLike, Samples, one_order
 
 _FIRST_LOOK = 256  # records; with fewer, error estimates are too unreliable
 _NEXT_LOOK = 1.25  # factor by which the number of records grows between looks
@@ -103,7 +102,8 @@ def inspect(
     measures = find_measures(measures)
     behaviours = HypothesisSet(hypotheses, any(measure.binary for measure in measures))
     groups = {name: find_groups(im, units) for name, im in ims.items()}
-    samples = next(iter(ims.values())).samples(dataset)
+    columns = one_order(*(im.named_by(dataset).columns for im in ims.values()))
+    samples = next(iter(ims.values())).with_columns(columns).samples(dataset)
     if samples.count is not None:
         behaviours.check_length(samples.count)
     if not isinstance(dataset, Iterator):  # which can be read only once

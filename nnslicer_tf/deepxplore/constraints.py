@@ -109,8 +109,7 @@ class Projection(Constraint):
             projected = np.asarray(self.function(x.copy(), seeds.copy()), np.float32)
         if projected.shape != x.shape:
             raise InputShapeError(
-                f"The constraint's function must return inputs of shape {x.shape}. Received: "
-                f"{projected.shape}"
+                f"The constraint must return inputs of shape {x.shape}, not {projected.shape}."
             )
         if not np.isfinite(projected).all():
             raise NonFiniteActivationError("The constraint's function returned NaN or infinity.")

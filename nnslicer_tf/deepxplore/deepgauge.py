@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import check_count, check_name, counted
+from nnslicer_tf._checks import check_count, check_memory, check_name, counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.deepxplore.coverage import CountedNeurons, Coverage
 from nnslicer_tf.instrument.data import DataLike
@@ -121,6 +121,8 @@ class KMultisectionCoverage(_RangeCoverage):
 
     def __init__(self, ranges: NeuronRanges, sections: int = 1000) -> None:
         check_count("sections", sections, 2)
+        size = sections * len(ranges.neurons)
+        check_memory(size, f"sections={sections}", "Pass fewer sections, or of=[…] to the ranges.")
         super().__init__(ranges, sections)
         self.sections = sections
 

@@ -35,7 +35,7 @@ from nnslicer_tf.deepxplore.coverage import CountedNeurons, Coverage, NeuronCove
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
-from nnslicer_tf.instrument.data import check_array
+from nnslicer_tf.instrument.data import aligned, check_array, one_order
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.plausibility import warn_of_answers
 
@@ -180,8 +180,7 @@ def generate(
         The inputs found, including seeds on which the models already disagree.
 
     Raises:
-        InvalidArgumentError: for fewer than two models, other classes, inputs of tokens, or bad
-            arguments.
+        InvalidArgumentError: for one model, other classes or columns, tokens, or bad arguments.
         InputShapeError: if models or seeds differ in shape.
         InputRangeError: if seeds lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.
@@ -337,10 +336,10 @@ def _checked(
 
     if any(im.graph.vocabulary(im.input_operation) is not None for im in ims):
         raise InvalidArgumentError(
-            "The models take tokens, which no gradient changes; find_deviations of dflare replaces "
-            "words."
+            "The models take tokens, which no gradient changes: use dflare.find_deviations."
         )
-    seeds = check_array(seeds, ims[0].input_shape, bounds=bounds)
+    columns = one_order(*(im.named_by(seeds).columns for im in ims))
+    seeds = check_array(aligned(seeds, columns), ims[0].input_shape, bounds=bounds)
     if not len(seeds):
         raise InputShapeError("There are no seeds: pass at least one.")
 

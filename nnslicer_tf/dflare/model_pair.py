@@ -73,6 +73,8 @@ class ModelPair:
         tolerance: float | None = None,
         output: str | None = None,
     ) -> None:
+        known = (getattr(model, "columns", ()) for model in (original, compressed))
+        self.columns = one_order(*known)
         if output is not None:
             original, compressed = (
                 instrumented(model).of_output(output)
@@ -86,8 +88,6 @@ class ModelPair:
             check_number("tolerance", tolerance, "[0, inf)")
         if task is None and isinstance(original, InstrumentedModel):
             task = original.classes.task
-        known = (getattr(model, "columns", ()) for model in (original, compressed))
-        self.columns = one_order(*known)
         self.task, self.tolerance = task, tolerance
         self.original = as_classifier(original, batch_size)
         self.compressed = as_classifier(compressed, batch_size)

@@ -106,8 +106,7 @@ class TableDomain(Domain):
         """Raise `InputShapeError` unless `seeds` are finite numbers of the domain's shape."""
         if seeds.ndim not in self._axes or seeds.dtype.kind not in "biuf" or not seeds.size:
             raise InputShapeError(
-                f"Seeds must be numbers of the shape {self._shape}. Received: {seeds.dtype} of "
-                f"shape {seeds.shape}"
+                f"Seeds must be numbers, {self._shape}. Received: {seeds.dtype}, {seeds.shape}"
             )
         finite = np.isfinite(seeds).reshape(len(seeds), -1).all(axis=1)
         if not finite.all():

@@ -2,8 +2,7 @@
 
 At level "synapse", a weighted sum becomes (x − r) · (w ∘ m) + r · w + b, for the mask m and the
 reference r of its input x; inside recurrent layers, gates are increased by what inactive synapses
-contribute to the reference's sums. Neurons become r + m · (y − r). Masks of weights replace the
-variables themselves.
+contribute to the reference's sums. Neurons become r + m · (y − r). Masks of weights: variables.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -22,7 +22,7 @@ from keras import ops
 from nnslicer_tf._checks import check_count, check_memory, check_name, counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.ablated_network import Network, Rows, has_tied_kernels, maskable
-from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.data import DataLike, one_order
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.layout import LEVELS, WEIGHT
@@ -33,8 +33,7 @@ from nnslicer_tf.instrument.target import Target, TargetLike, resolve_target
 
 # The score of a class is its logit less this share of the other classes' mean logit, weighted by a
 # softmax of logits in units of their spread. The log-odds (1, weights by the softmax of the logits)
-# see only the nearest rival, and lose answers that the logit alone keeps; the logit alone gives any
-# class that is asked for.
+# see only the nearest rival, and lose answers that the logit alone keeps; it gives any class.
 RIVALS = 0.75
 # A mask, its slopes, their order and copies in float64
 BYTES_OF_A_UNIT = 48
@@ -67,8 +66,7 @@ class Ablation:
         reference: What inactive units contribute: a `Reference`, a profile (its means), or "zero".
         level: What the units are.
         target: What is kept or lost: the score of `effects`, and the operation whose values
-            `outputs` returns. All forms that attributions take; by default, the first output's
-            logits.
+            `outputs` returns, as attributions take them; by default, the first output's logits.
         of: Names of the kernels (level "synapse"), variables ("weight") or operations (others) that
             have units, in place of all. Synapses of embeddings, and operations that are neither
             weighted sums nor recurrent, such as the sums of residual paths, only if they are named.
@@ -105,7 +103,7 @@ class Ablation:
                 f"{type(self.reference).__name__}; use level='synapse'."
             )
         self.im = instrumented(model)
-        self.im = self.im.with_columns(self.im.columns or self.reference.columns)
+        self.im = self.im.with_columns(one_order(self.im.columns, self.reference.columns))
         if level in ("synapse", WEIGHT):
             weights = self.im.functional.count_params()
             check_memory(

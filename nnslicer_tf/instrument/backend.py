@@ -52,8 +52,7 @@ def compiled_function(
 
         from nnslicer_tf.instrument.upstream import taking_turns
 
-        # Keras also runs models without AutoGraph; converting every called function takes
-        # longer than tracing.
+        # As Keras does: AutoGraph's conversion of all functions takes longer than tracing.
         specs = signature and keras.tree.map_shape_structure(
             lambda shape: tf.TensorSpec(shape, tf.float32), signature
         )

@@ -415,14 +415,23 @@ def as_named(data: Any, columns: Sequence[str], known: Sequence[str]) -> Any:
     return pd.DataFrame(np.reshape(as_array(data), (-1, len(known))), columns=[*columns])
 
 
-def one_order(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of tables that two models read; InvalidArgumentError if orders differ."""
-    if first and second and sorted(first) == sorted(second) and tuple(first) != tuple(second):
+def one_order(*known: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of tables that several models read; InvalidArgumentError if they differ.
+
+    A model without known names reads those of the others, unless these are 0, 1 … in disorder.
+    """
+    orders = dict.fromkeys(map(tuple, known))
+    longest = max(orders, key=len, default=())
+    if sorted(longest) != sorted(map(str, range(len(longest)))):
+        orders.pop((), None)
+    first, *others = orders or [()]
+    if others:
         raise InvalidArgumentError(
-            f"The models take the columns of a table in different orders: {', '.join(first)[:200]} "
-            f"and {', '.join(second)[:200]}. Put a layer that reorders them before one of them."
+            "The models take tables whose columns have other names, or are in different orders: "
+            f"{', '.join(first)[:200] or '0, 1 …'} and {', '.join(others[0])[:200] or '0, 1 …'}. "
+            "Use the same columns for both, or put a layer that reorders them before one of them."
         )
-    return tuple(first or second)
+    return first
 
 
 def aligned(data: Any, columns: Sequence[str], quiet: bool = False) -> Any:

@@ -60,8 +60,7 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
             with keras.StatelessScope(moved(model.variables)):
                 others = _constants(traced())
             if not all(map(np.array_equal, constants, others)):
-                # They are computed from variables and would not follow them: `call` is expanded
-                # like that of a layer.
+                # Computed from variables, they would not follow these: `call` is expanded.
                 return keras.Model(inputs, model(inputs), name=model.name)
         _number_anew(functional)
         return functional

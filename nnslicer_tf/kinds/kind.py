@@ -238,8 +238,7 @@ class AtZero:
 
     Attributes:
         inputs: Maps an operation, g = sign(CONTRIB) · sign(Δy) (CONTRIB for a kind that moves
-            values), the sign(Δx) of its inputs and the values by name to the CONTRIB of each input,
-            float32.
+            values), the sign(Δx) of its inputs and the values by name to their CONTRIB, float32.
         kernels: With the same arguments, returns the synapses' CONTRIB, summed over the batch:
             kernel name → tensor of the kernel's shape. None for a kind without synapses.
         samples: The same for every sample: `(batch, taps, inputs, outputs)`.

@@ -45,8 +45,7 @@ def hide(
     """Return a copy of the model with new random values for the hidden weights.
 
     The attacker gets this model, an ordinary Keras model. The layers' initializers draw the new
-    values; all other weights are equal. `hidden` maps names of kernels to bool arrays of their
-    shapes, as from `select`.
+    values; all others are equal. `hidden` maps names of kernels to bool arrays, as from `select`.
 
     Raises:
         InvalidArgumentError: if there is no such kernel, or its shape is different.
@@ -114,8 +113,7 @@ class Attacker:
             rng: Draws the order of the samples.
 
         Raises:
-            InvalidArgumentError: if there are no samples, or not one label for each, or a mask fits
-                no kernel.
+            InvalidArgumentError: for no samples, other labels, or a mask that fits no kernel.
         """
         im = instrumented(stolen)
         hidden = check_masks(im, hidden)

@@ -21,7 +21,7 @@ from nnslicer_tf._training import (
 )
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
-from nnslicer_tf.instrument.data import Samples
+from nnslicer_tf.instrument.data import Samples, one_order
 from nnslicer_tf.instrument.functional import as_functional, structure_of
 
 
@@ -126,7 +126,8 @@ def imitate(
     half of another, which enlarges small sets (after Zhang et al., "mixup", ICLR 2018); tokens are
     not. Arguments and errors are those of `fine_tune`; both models have equal inputs and outputs.
     """
-    model, functional, x = _opened(model, x, batch_size)
+    columns = one_order(*(getattr(one, "columns", ()) for one in (model, teacher)))
+    model, functional, x = _opened(model, x, batch_size, columns)
     teacher, of_teacher, _ = _opened(teacher, x, batch_size)
     if functional.output_shape != of_teacher.output_shape:
         raise InvalidArgumentError(
@@ -155,11 +156,11 @@ def imitate(
 
 
 def _opened(
-    model: ModelLike, x: DataLike, batch_size: int
+    model: ModelLike, x: DataLike, batch_size: int, columns: Sequence[str] = ()
 ) -> tuple[keras.Model, keras.Model, np.ndarray]:
     """Return the Keras model, a functional one with the same layers, and samples that fit it."""
     check_count("batch_size", batch_size)
-    columns = getattr(model, "columns", ())
+    columns = columns or getattr(model, "columns", ())
     if isinstance(model, InstrumentedModel):
         model, functional = model.model, model.functional
     else:

@@ -1,6 +1,5 @@
 """Groups of channels that can only be removed together."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -48,12 +47,13 @@ class ChannelGroups:
 def own_layer(im: InstrumentedModel, operation: Operation) -> str:
     """Return the name of the own layer, one without a rule, that contains an operation, or ""."""
     model: keras.Model = im.functional
-    *outer, _ = re.sub(r"#\d+|:.*", "", operation.name).split("/")
+    *outer, _ = (operation.layer + operation.part.partition(":")[0]).split("/")
     for name in outer:
-        layer = next((part for part in model.layers if part.name == name), None)
+        known = {part.name: part for part in model.layers}
+        layer = known.get(name) or known.get(name.rpartition("#")[0])  # of a further call
         if not isinstance(layer, keras.Model):
-            is_own = layer is not None and not type(layer).__module__.startswith("keras.")
-            return name if is_own else ""
+            of_keras = layer is None or type(layer).__module__.startswith("keras.")
+            return "" if layer is None or of_keras else str(layer.name)
         model = layer
     return ""
 
@@ -109,7 +109,7 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
                 for n in inputs:
                     fixed[n] |= len(n) != len(outputs)
         # A shared layer has the same channels at every call.
-        first_of = first_call.setdefault(re.sub(r"#\d+", "", operation.name), operation)
+        first_of = first_call.setdefault(operation.layer + operation.part, operation)
         if first_of is not operation:
             here, there = (*operation.inputs, operation.name), (*first_of.inputs, first_of.name)
             pairs = [(numbers[a], numbers[b]) for a, b in zip(here, there, strict=True)]

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from nnslicer_tf._checks import as_mask, check_name, counted
+from nnslicer_tf._checks import as_mask, check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, ModelLike, Operation, Zero
 from nnslicer_tf.instrument.ablated_network import maskable
@@ -82,8 +82,7 @@ def mask_units(
             units = kernels[name].matrix().shape[-1]
         if mask.shape != (units,):
             raise InvalidArgumentError(
-                f"The mask for layer '{name}' has shape {mask.shape}; it has "
-                f"{counted(units, 'unit')}."
+                f"The mask for layer '{name}' has shape {mask.shape}, not ({units},)."
             )
         if name in heads:
             kernel = heads[name]._output_dense.kernel

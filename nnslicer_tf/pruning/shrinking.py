@@ -1,7 +1,6 @@
 """`shrink`: a physically smaller model for the answers that are needed (ours, not the paper's).
 
-1. Units and filters are scored by their contributions to the classes, numbers or outputs, or by any
-ranker.
+1. Units and filters are scored by their contributions to the outputs, or by any ranker.
 2. The least important are removed from every layer, until enough parameters are gone.
 3. The head keeps only the wanted classes, or these and "other".
 4. `reconstruct` fits the rest of each layer to the outputs of the whole layer; if requested, the

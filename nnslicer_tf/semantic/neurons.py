@@ -122,8 +122,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         sizes = {layer: len(mask) for layer, mask in self.items()}
         if sizes != {layer: len(mask) for layer, mask in other.items()}:
             raise InvalidArgumentError(
-                f"Only critical neurons of the same model can be combined. Received: {self!r}, "
-                f"{other!r}"
+                f"Only neurons of one model can be combined. Received: {self!r}, {other!r}"
             )
         return CriticalNeurons({layer: mask | other[layer] for layer, mask in self.items()})
 

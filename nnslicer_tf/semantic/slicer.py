@@ -2,8 +2,7 @@
 
 Global slicing selects the top-scoring share of every layer on the whole data set, category-wise
 slicing the union of those on each category. Semantic slicing selects, for each category, the fewest
-top-scoring neurons whose embedding landscape is similar enough to the whole layer's (Algorithm 1),
-and takes the union.
+top-scoring neurons whose embedding landscape is like the layer's (Algorithm 1); then the union.
 
 Memory: the values of some layers for one category's samples (`MAX_CAPTURED` numbers at most, or one
 layer), and a float64 matrix samples × samples or values × values. Time: the metric's, one forward

@@ -409,8 +409,7 @@ class Reference:
     Amounts are changes from a reference to a sample. The reference is one run of the network on the
     profile's mean input (for tokens: the mean embedding), so contributions at every cut add up to
     the change of the target. The profile's means of inner neurons would not: the mean of a ReLU is
-    not the ReLU of a mean. On ResNet10 they missed a change of 11 by 3,800; one run misses it only
-    by rounding.
+    not the ReLU of a mean. On ResNet10 they missed a change of 11 by 3,800.
     """
 
     def __init__(self, im: InstrumentedModel, profile: Profile, wanted: Iterable[str]) -> None:

@@ -50,7 +50,7 @@ class DecisiveSlices(ShownAsTable):
             keeps the answer as required), "needed" (whether the model gives another one without
             it), "minimal" (every unit was tried alone, and none can go), "found" (kept, as needed
             as required, and no larger than `max_share`; with `at_least` smaller than the whole
-            model), "empty kept" (whether nothing active keeps it, too); "donors kept" (with several
+            model), "empty kept" (whether nothing active does, too); "donors kept" (with several
             donors, the share for which it keeps the answer); "scope donors" (other samples, which
             no search has seen), "scope kept" (the share of these for which it keeps the answer when
             inactive units take their values; with `at_least` as required, else the answer alone),

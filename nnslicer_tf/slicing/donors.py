@@ -182,8 +182,7 @@ def class_trials(
 ) -> dict[str, Any]:
     """Return what a search for a class runs; the first `own` samples are of it, the rest are not.
 
-    Both are split into three sets, as donors are. `levels`: the share of own samples to keep, and
-    of others not to claim.
+    Both are split into three sets, as donors are. `levels`: shares of own to keep, of others not.
     """
     counts = own, len(x[0]) - own
     sets = [_split(count, rng) for count in counts]

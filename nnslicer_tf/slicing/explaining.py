@@ -84,9 +84,8 @@ class Explainer:
                 in `attributions.TargetLike`: a pixel or region of a map, neurons of an output
                 or of an inner operation by name. A model of one value needs none. With `classes`, a
                 class may be given by its name.
-            instead_of: Another class, or other neurons of the same operation: why the target and
-                not this one? Their difference is explained, and a second decisive slice keeps
-                which of the two leads.
+            instead_of: Another class, or other neurons of the same operation: why the target, not
+                this? Their difference is explained; a second decisive slice keeps which leads.
             classes: Names of the classes, in order.
             columns: Names of a table's columns; by default those of a DataFrame.
             words: The words of a text, one for each token; padding needs none, or "" or "[PAD]". Or
@@ -217,6 +216,7 @@ class Explainer:
             else None,
             token_inputs=tokens,
             _amounts=amounts,
+            _first_calls={o.name: o.layer + o.part for o in im.operations},
         )
 
 

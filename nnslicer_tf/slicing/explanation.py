@@ -2,7 +2,6 @@
 
 import copy
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -109,6 +108,7 @@ class Explanation(ShownAsTable):
     comparison: Comparison | None
     token_inputs: frozenset[str]
     _amounts: Callable[[], Slice]
+    _first_calls: Mapping[str, str]  # operation → the same one of its layer's first call
 
     @cached_property
     def amounts(self) -> Slice:
@@ -179,11 +179,11 @@ class Explanation(ShownAsTable):
             Columns layer, channel, contribution (the sum of amounts over its positions), share (its
             part of the layer's magnitudes), value and usual value (means over positions).
         """
-        calls = {name: re.sub(r"#\d+", "", name) for name in self.amounts.neurons}
-        weighted = {operation_of(kernel, calls.values()) for kernel in self.slice.synapses}
+        first = self._first_calls
+        weighted = {operation_of(kernel, first.values()) for kernel in self.slice.synapses}
         rows = []
         for name, neurons in reversed(self.amounts.neurons.items()):
-            if calls[name] not in weighted:
+            if first[name] not in weighted:
                 continue
             by_channel = neurons.reshape(-1, neurons.shape[-1])
             sizes = np.abs(by_channel).sum(axis=0)

@@ -86,6 +86,7 @@ class Search:
     members: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     kept: bool = False
     is_minimal: bool = False
+    needs_any: bool = False  # nothing active misses what is asked of a class and others
     empty: np.ndarray = field(default_factory=lambda: np.zeros(0))
     tested: np.ndarray = field(default_factory=lambda: np.zeros(0))
     given: list[tuple[int, bool]] = field(default_factory=list)  # other answers asked, if given
@@ -171,6 +172,7 @@ class Search:
         # The certificate of a class is of its own samples.
         if self.whole is not None and self.test is not None:
             own, others = self.by_group(self.tested, self.test)
+            self.needs_any = not self.enough(self.empty)
             of_all = len(self.members) == self.model.units
             self.bounds = {
                 "unseen samples": len(own),
@@ -426,7 +428,7 @@ class Search:
             "kept": kept,
             "needed": needed,
             "minimal": self.is_minimal,
-            "empty kept": each(empty, self.data) >= MIN_KEPT,
+            "empty kept": (each(empty, self.data) >= MIN_KEPT) & (not self.needs_any),
             "found": enough & (share <= self.required.max_share) & (self.test is None or share < 1),
             "other classes asked": len(self.given),
             "other classes given": sum(is_given for _, is_given in self.given),

@@ -205,4 +205,4 @@ def versions_of(
     if output is not None and not {*whole.output_names} <= {*second.output_names}:
         by_place = dict(zip(whole.output_operations, second.output_names, strict=False))
         output = by_place.get(whole.output_operation_of(output), output)
-    return first, second.of_output(output)
+    return first, second.of_output(output).with_columns(second.columns)

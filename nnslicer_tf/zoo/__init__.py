@@ -100,8 +100,7 @@ def weights_file(name: str) -> Path:
     """Return the path of a file of weights, whether or not it exists.
 
     `name` is relative to the package's own folder for a few small files, else to that in the
-    environment variable `NNSLICER_WEIGHTS`, else to `data/weights` of the package's checkout or of
-    the working directory.
+    environment variable `NNSLICER_WEIGHTS`, else to `data/weights` of the checkout or this folder.
     """
     installed = Path(__file__).parent / "weights" / name
     if installed.is_file():

@@ -32,8 +32,7 @@ def test_agreement(nnslicer, pair, models, tmp_path):
     data = ("--data", "digits:test", "--output", tmp_path / "a.csv")
     code, out, _ = nnslicer("agreement", *pair, *data)
     test = datasets.load("digits", "test")
-    x = np.rint(test.x * 255).astype(np.uint8) / np.float32(255)
-    found = dflare.agreement(dflare.ModelPair(*models), x, test.y)
+    found = dflare.agreement(dflare.ModelPair(*models), test.x, test.y)
     assert code == 0 and repr(found) in out and "divided by 255 (--scale)" in out
     table = pd.read_csv(tmp_path / "a.csv")
     assert table["differs"].sum() == found.differs.sum() and len(table) == 360
@@ -377,6 +376,72 @@ def test_the_scale_of_deviations_is_recorded(nnslicer, factor, tmp_path):
     with np.load(tmp_path / "suite" / "deviations.npz") as suite:
         stored = [suite[name] for name in suite.files if suite[name].shape == x.shape]
     assert code == 0 and any(np.allclose(values, x) for values in stored)
+
+
+@pytest.mark.parametrize("first", [[], [layers.Rescaling(1 / 255)]], ids=["plain", "rescaling"])
+@pytest.mark.parametrize("kind", ["float", "dark", "dithered"])
+@pytest.mark.parametrize("suffix", [".keras", ".tflite"])
+def test_floats_between_bytes_are_not_rounded(nnslicer, first, kind, suffix, tmp_path):
+    """Pixels of 0 … 1 that are no bytes / 255, against Keras or the interpreter itself."""
+    rng = np.random.default_rng(2)
+    model = keras.Sequential(
+        [keras.Input((4, 4, 1)), *first, layers.Flatten(), layers.Dense(4, "softmax")]
+    )
+    kernel = rng.normal(size=(16, 4)) * 100
+    model.set_weights([kernel - kernel.mean(axis=0), np.zeros(4)])
+    other = mutated(model, 0.9)
+    x = {"float": 1.0, "dark": 0.01, "dithered": 1.0}[kind] * rng.random((200, 4, 4, 1))
+    if kind == "dithered":  # all but one are bytes
+        x = np.rint(x * 255) / 255
+        x[3, 0, 0, 0] = 0.1234
+    x = x.astype(np.float32)
+    read = x * np.float32(255) if first else x  # what the models are to be given
+    paths = [tmp_path / "a.keras", tmp_path / f"b{suffix}"]
+    model.save(paths[0])
+    if suffix == ".keras":
+        other.save(paths[1])
+        answered = other.predict(read, verbose=0)
+    else:
+        paths[1].write_bytes(dflare.compress(other, "int8", read))
+        answered = answers(paths[1], read)
+    pair = ("--original", paths[0], "--compressed", paths[1])
+    true = model.predict(read, verbose=0).argmax(axis=1)
+    np.savez(tmp_path / "x.npz", x=x, y=true)
+    data = ("--data", tmp_path / "x.npz")
+    code, out, _ = nnslicer("agreement", *pair, *data)
+    same = answered.argmax(axis=1) == true
+    assert code == 0 and f"accuracy 100.00% → {same.mean():.2%}" in out and "unrounded" in out
+    if suffix == ".keras":
+        assert nnslicer("layers", *pair, *data)[0] == 0
+    more = ("--output", tmp_path / "d.npz", "--max-queries", 100, "--suite", tmp_path / "suite")
+    assert nnslicer("deviations", *pair, *data, *more)[0] == 0
+    found = dflare.DeviationSet.load(tmp_path / "d.npz")
+    np.testing.assert_array_equal(found.seeds, read)
+    assert found.scale is None and found.found.any()
+    assert read.min() <= found.images.min() and found.images.max() <= read.max()
+    values = [one.predict(found.images, verbose=0) for one in (model, other)]
+    if suffix == ".tflite":
+        values[1] = answers(paths[1], found.images)
+    np.testing.assert_array_equal(np.argmax(values, axis=2).T, found.labels)
+
+
+@pytest.mark.parametrize("kind", ["float32", "uint8"])
+def test_bytes_stay_images(nnslicer, kind, tmp_path):
+    """Bytes, also divided by 255, are mutated as images, in steps of a byte."""
+    rng = np.random.default_rng(0)
+    model = keras.Sequential([keras.Input((4, 4, 1)), layers.Flatten(), layers.Dense(4, "softmax")])
+    paths = [tmp_path / "a.keras", tmp_path / "b.keras"]
+    for one, path in zip((model, mutated(model, 0.9)), paths, strict=True):
+        one.save(path)
+    pixels = rng.integers(0, 256, (20, 4, 4, 1), dtype=np.uint8)
+    x = pixels if kind == "uint8" else pixels / np.float32(255)
+    np.savez(tmp_path / "x.npz", x=x)
+    pair = ("--original", paths[0], "--compressed", paths[1], "--data", tmp_path / "x.npz")
+    assert nnslicer("agreement", *pair, "--scale", "inf")[0] == 2
+    code, out, _ = nnslicer("deviations", *pair, "--output", tmp_path / "d.npz")
+    found = dflare.DeviationSet.load(tmp_path / "d.npz")
+    assert code == 0 and "unrounded" not in out and found.images.dtype == np.uint8
+    np.testing.assert_array_equal(found.seeds, pixels)
 
 
 @pytest.mark.parametrize("kind", ["below 0", "above 1", "0 to 1"])

@@ -1,5 +1,8 @@
 """Commands that read two tables, or tables whose right answers are numbers."""
 
+import base64
+import re
+
 import keras
 import numpy as np
 import pandas as pd
@@ -7,6 +10,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
+from support.documents import unpack
 
 X = np.random.default_rng(0).normal(size=(80, 3))
 TABLE = pd.DataFrame(X, columns=["a", "b", "c"])
@@ -87,3 +91,88 @@ def test_labels_below_0_in_a_table(tmp_path):
     assert data.y.dtype == np.int64 and data.y.min() == -1
     TABLE.assign(label=np.arange(80) % 3 - 0.5).to_csv(tmp_path / "t.csv", index=False)
     assert nns.datasets.load_data(tmp_path / "t.csv", labels="any").y.dtype == np.float64
+
+
+@pytest.mark.filterwarnings("ignore:The columns were reordered")
+@pytest.mark.parametrize("orders", [("abc", "cba"), ("cba", "cba")])
+def test_two_models_on_one_page(orders, nnslicer, tmp_path):
+    """They are shown if their profiles have one order, in which the table need not be."""
+    options, files = [], []
+    TABLE.to_csv(tmp_path / "t.csv", index=False)
+    for seed, order in enumerate(orders):
+        keras.utils.set_random_seed(seed)
+        model = keras.Sequential(
+            [
+                keras.Input((3,), name="i"),
+                layers.Dense(6, "relu", name="h"),
+                layers.Dense(2, "softmax", name="o"),
+            ]
+        )
+        model.save(tmp_path / f"{seed}.keras")
+        TABLE[[*order]].to_csv(tmp_path / f"{order}.csv", index=False)
+        of_model = ("--model", tmp_path / f"{seed}.keras")
+        known, file = tmp_path / f"p{seed}.npz", tmp_path / f"s{seed}.npz"
+        data = ("--data", tmp_path / f"{order}.csv", "--output", known)
+        assert nnslicer("profile", *of_model, *data)[0] == 0
+        of_model += ("--profile", known)
+        data = ("--data", tmp_path / "t.csv", "--each", "--output", file)
+        assert nnslicer("slice", *of_model, *data)[0] == 0
+        options += of_model
+        files.append(file)
+    data = ("--data", tmp_path / "t.csv", "--output", tmp_path / "e.html")
+    code, _, errors = nnslicer("explore", *files, *options, *data)
+    if orders[0] != orders[1]:
+        assert code == 2 and "in different orders: a, b, c and c, b, a" in errors
+        return
+    assert code == 0, errors
+    data = re.search(r'octet-stream">([^<]*)<', (tmp_path / "e.html").read_text("utf-8"))[1]
+    header = unpack(base64.b64decode(data))[0]
+    x = TABLE[["c", "b", "a"]].to_numpy(np.float32)
+    for seed, exhibit in enumerate(header["exhibits"]):
+        model = keras.models.load_model(tmp_path / f"{seed}.keras")
+        for i in (0, 5):
+            part = exhibit["parts"][i]
+            said = [share for _, share in sorted(part["says"]["whole"])]
+            np.testing.assert_allclose(said, model.predict(x[[i]], verbose=0)[0], atol=1e-5)
+            shown = dict(word.split(" = ") for word in header["rows"][part["row"]]["words"])
+            assert {k: float(v) for k, v in shown.items()} == pytest.approx(
+                TABLE.iloc[i].to_dict(), rel=1e-3
+            )
+
+
+POINTS = {
+    "half": ("1.7", False),
+    "nan": ("nan", False),
+    "infinite": ("inf", False),
+    "minus infinite": ("-inf", False),
+    "whole float": ("3.0", False),
+    "exponent": ("1e0", False),
+    "empty": ("", False),
+    "a nan among values": ("0,nan,1", False),
+    "overflow": ("0,1e999,1", False),
+    "values": ("0,0.5,-1", True),
+    "index": ("3", True),
+}
+
+
+@pytest.mark.parametrize("kind", POINTS)
+def test_points(kind, nnslicer, tmp_path):
+    """An index is a whole number, and values are finite; the error names the option."""
+    text, is_right = POINTS[kind]
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(6, "relu"), layers.Dense(2)])
+    model.save(tmp_path / "m.keras")
+    np.savez(tmp_path / "x.npz", x=X)
+    options = ("--model", tmp_path / "m.keras", "--data", tmp_path / "x.npz")
+    for command, start, more in (
+        ("lines", "--from", ("--to", "1")),
+        ("lines", "--to", ("--from", "1")),
+        ("planes", "--corner", ("--corner", "1", "--corner", "2")),
+    ):
+        code, _, errors = nnslicer(command, *options, f"{start}={text}", *more)
+        assert code == (0 if is_right else 2), errors
+        assert is_right or (f"{start} takes finite values" in errors and repr(text) in errors)
+    code, _, errors = nnslicer("lines", *options, "--from=-1", "--to=0")
+    assert code == 2 and "--from: the samples are 0 … 79. Received: -1" in errors
+    code, _, errors = nnslicer("lines", *options, "--from=" + "9" * 400, "--to=0")
+    assert code == 2 and "--from: the samples are 0 … 79" in errors

@@ -247,3 +247,10 @@ def test_another_number_of_sections_is_another_setting(im, tmp_path):
     assert KMultisectionCoverage(ranges, 10).restore(tmp_path / "k.npz").total() == cov.total()
     with pytest.raises(ProfileMismatchError, match="settings"):
         KMultisectionCoverage(ranges, 11).restore(tmp_path / "k.npz")
+
+
+@pytest.mark.parametrize("sections", [10**12, 10**15])
+def test_more_sections_than_there_is_memory(sections):
+    ranges = NeuronRanges.from_data(identity_model(3), np.eye(3), progress=False)
+    with pytest.raises(InvalidArgumentError, match=f"sections={sections} takes about .* GiB"):
+        KMultisectionCoverage(ranges, sections)

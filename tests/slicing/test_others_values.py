@@ -220,6 +220,12 @@ def test_slices_of_a_class_keep_its_samples_and_claim_few_others():
     assert f"of {row['others']} others it claims {100 * row['others claimed']:.1f} %" in (
         found.summary()
     )
+    # With nothing active all samples have one answer, the class's: all others are claimed.
+    nothing = np.maximum(network.mean, 0) @ network.weights[2] + network.weights[3]
+    assert nothing.argmax() == label and (found.certificate["empty answer"] == label).all()
+    assert not found.certificate["empty kept"].any() and "says little" not in found.summary()
+    alone = network.decisive(own, together=True, scope=0)
+    assert alone.certificate["empty kept"].all() and "says little" in alone.summary()
     for wrong in ({"together": False}, {"at_least": None}):
         with pytest.raises(
             nns.errors.InvalidArgumentError, match="pass together=True and at_least"

@@ -38,8 +38,7 @@ def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     if any(len(shape) != 2 for shape in shapes[:2]):
         raise UnsupportedLayerError(
             f"Layer '{call.path}' ({type(layer).__name__}) attends over inputs of shapes {shapes}; "
-            "only one axis of positions, (positions, channels), has a rule. Flatten the positions "
-            "first."
+            "only one axis of positions, (positions, channels), has a rule: flatten them first."
         )
     query, value = arguments["query"].place, arguments["value"].place
     key = arguments["key"].place if arguments.get("key") is not None else value

@@ -18,7 +18,7 @@ from nnslicer_tf._checks import check_texts, names_in_order
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
-from nnslicer_tf.instrument.data import DataLike, as_named, column_names
+from nnslicer_tf.instrument.data import DataLike, as_named, column_names, one_order
 from nnslicer_tf.report.explorer.document import Document
 from nnslicer_tf.report.explorer.exhibits import named_results, read_exhibit
 
@@ -127,17 +127,15 @@ def explore(
     if any(isinstance(sample, str) for sample in words):
         raise InvalidArgumentError("words must have a list of the words of each sample.")
     words = [[*map(str, sample)] for sample in words]
-    models: dict[int, InstrumentedModel] = {}
+    models: dict[tuple, InstrumentedModel] = {}
     arrays: dict[int, np.ndarray] = {}  # exhibits with the same samples share them
     exhibits = []
     for name, one in named_results(slices).items():
-        model = _by_name("im", im, name)
-        own_im = models.setdefault(id(model), instrumented(model))
+        own_im = instrumented(model := _by_name("im", im, name))
         if len(own_im.input_operations) > 1:
             raise SeveralInputsError(
                 f"Model '{own_im.model.name}' has {len(own_im.input_operations)} "
-                "inputs; slices of models with one can be explored. Look at a sample with "
-                "slicer.explain."
+                "inputs; slices of models with one can be explored. Use slicer.explain."
             )
         data = _by_name("x", x, name)
         if profile is not None:
@@ -146,22 +144,23 @@ def explore(
                 raise InvalidArgumentError(f"profile must be a Profile. Received: {own!r}")
             own.check_model(own_im)
             own_im, means = own_im.with_columns(own.columns or own_im.columns), own.means
+        table: Any = None if data is None else as_named(data, columns, own_im.columns)
+        own_im = own_im.named_by(table)
+        own_im = models.setdefault((id(model), own_im.columns), own_im)
         if data is not None and id(data) not in arrays:
-            known = own_im.columns
-            table = as_named(data, columns, known)
             arrays[id(data)] = np.concatenate(list(own_im.samples(table).batches(256)))
-            if not len(columns) or sorted(map(str, columns)) == sorted(known):
-                columns = known or column_names(data)
         samples = None if data is None else arrays[id(data)]
         exhibit = read_exhibit(name, one, own_im, samples, means, classes)
         if words and exhibit.each and len(words) != len(exhibit.parts):
             raise InvalidArgumentError(
-                f"words has the tokens of {len(words)} samples; '{name}' is of "
-                f"{len(exhibit.parts)}."
+                f"words has tokens of {len(words)} samples, '{name}' of {len(exhibit.parts)}."
             )
         exhibits.append(exhibit)
 
     first = exhibits[0].im
+    known = one_order(*(one.columns for one in models.values()))  # the page shows only one
+    if arrays and (not columns or sorted(columns) == sorted(known)):
+        columns = known or column_names(data)
     structure = [(o.name, o.kind, o.shape, o.inputs) for o in first.operations]
     for other in models.values():
         if [(o.name, o.kind, o.shape, o.inputs) for o in other.operations] != structure:
