@@ -346,7 +346,7 @@ class InstrumentedModel(ShownAsTable):
         """Return the model from the inputs to a symbolic tensor."""
         model = keras.Model(self.functional.input, end, name=self.model.name)
         shape = self.input_shapes if len(self.graph.inputs) > 1 else self.input_shape
-        return InstrumentedModel(model, shape, **options)
+        return InstrumentedModel(model, shape, **options).with_columns(self.columns)
 
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`; raise InvalidArgumentError if there is none."""
