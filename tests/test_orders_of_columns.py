@@ -358,6 +358,26 @@ def test_several_models_of_one_order(shown):
     assert shown["values"] == pytest.approx(TABLE.iloc[0].to_dict())
 
 
+@pytest.mark.parametrize("kind", ["each", "one", "decisive", "a decisive one"])
+def test_slices_in_files_know_the_columns(kind, shown, tmp_path):
+    """Without a profile, the model's input is in the order of the slices, not of the table."""
+    named = slicer_of(OTHER)
+    if "decisive" in kind:
+        made = named.decisive(TABLE[:1], scope=None, others=0)
+        made = made[0] if "one" in kind else made
+    else:
+        made = named.slice_each(TABLE[:1]) if kind == "each" else named.slice(TABLE[:1])
+    made.save(tmp_path / "slices.npz")
+    loaded = type(made).load(tmp_path / "slices.npz")
+    plain = keras.models.clone_model(named.im.model)
+    plain.set_weights(named.im.model.get_weights())
+    nns.explore(loaded, plain, TABLE[:1], progress=False)
+    assert list(shown["values"]) == ["c", "b", "a"]
+    assert shown["values"] == pytest.approx(TABLE.iloc[0].to_dict())
+    with pytest.raises(nns.errors.InputShapeError, match="Missing here"):
+        nns.explore(loaded, plain, TABLE[:1].rename(columns={"a": "z"}), progress=False)
+
+
 def test_a_student_and_its_teacher():
     """The student has no names; the teacher's order holds for both."""
     teacher = slicer_of(OTHER).im

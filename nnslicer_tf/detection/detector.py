@@ -19,7 +19,7 @@ from nnslicer_tf.detection.calibration import false_alarms, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
-from nnslicer_tf.instrument.fingerprint import same_model, weights_checksum
+from nnslicer_tf.instrument.fingerprint import same_code, weights_checksum
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.plausibility import check_logits, warn, warn_of_range
 from nnslicer_tf.slicing import Slicer
@@ -199,7 +199,7 @@ class Detector(BaseEstimator):
             raise InvalidArgumentError("To save a detector, create it with an int as rng.")
         header = {"class": type(self).__name__, "parameters": parameters}
         header["columns"] = list(self._columns)
-        header |= {"identity": self.identity(), "model": self.im.identity}
+        header |= {"identity": self.identity(), "own_code": self.im.own_code}
         write_archive(path, _FORMAT, header, arrays)
 
     @classmethod
@@ -220,9 +220,9 @@ class Detector(BaseEstimator):
                 raise InvalidArgumentError(f"'{path}' holds a {name}: load it with {name}.load.")
             detector = cls._with_parameters(source, parameters)
             detector._rates()  # raises an error if they are out of range
-            now = detector.im.identity
-            known = file.value("model", str) if "model" in file.header else now  # older files
-            if file.value("identity", str) != detector.identity() or not same_model(known, now):
+            code = file.value("own_code", str) if "own_code" in file.header else ""  # older files
+            same = file.value("identity", str) == detector.identity()
+            if not same or not same_code(code, detector.im.own_code):
                 raise ProfileMismatchError(
                     f"The detector in '{path}' was fitted on a different model than "
                     f"'{detector.im.model.name}', or with another profile or other options."

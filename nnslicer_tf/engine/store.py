@@ -16,16 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnslicer_tf._files import (
-    Archive,
-    as_path,
-    atomic_path,
-    check_writable,
-    digest,
-    folder_lock,
-    read_archive,
-    write_archive,
-)
+from nnslicer_tf import _files
 from nnslicer_tf.errors import CorruptFileError, ProfileMismatchError
 
 _IDENTITY = "identity.json"
@@ -55,24 +46,24 @@ class Store:
         *,
         compress: bool = True,
     ) -> None:
-        self.folder = as_path(folder)
+        self.folder = _files.as_path(folder)
         self._what = what
         self._format = f"nnslicer_tf {what} 1"
         self._compress = compress
         # Write the identity to a new folder, or compare it with the one that the folder has.
-        path = check_writable(self.folder / _IDENTITY)
-        with folder_lock(self.folder):  # removes what killed runs left
+        path = _files.check_writable(self.folder / _IDENTITY)
+        with _files.folder_lock(self.folder):  # removes what killed runs left
             pass
         if not path.exists():
             # Of runs that begin at once, the first one writes it.
-            with suppress(FileExistsError), atomic_path(path, replace=False) as temporary:
+            with suppress(FileExistsError), _files.atomic_path(path, replace=False) as temporary:
                 temporary.write_text(json.dumps(dict(identity), indent=1))
         try:
             known = dict(json.loads(path.read_text()))
         except (ValueError, TypeError, RecursionError) as error:
             raise CorruptFileError(f"The {what} '{path}' is damaged: {error}.") from error
         expected = json.loads(json.dumps(dict(identity)))
-        self._work = digest([json.dumps(expected, sort_keys=True).encode()])
+        self._work = _files.digest([json.dumps(expected, sort_keys=True).encode()])
         for key in {**expected, **known}:
             if known.get(key) != expected.get(key):
                 raise ProfileMismatchError(
@@ -109,18 +100,18 @@ class Store:
         options = {"compress": self._compress, "replace": replace}
         with suppress(FileExistsError):
             header = {**header, "work": self._work}
-            write_archive(self.path(key), self._format, header, arrays, **options)
+            _files.write_archive(self.path(key), self._format, header, arrays, **options)
             return True
         return False
 
     @contextmanager
-    def open(self, key: str) -> Iterator[Archive]:
+    def open(self, key: str) -> Iterator[_files.Archive]:
         """Open a part, whose header and arrays are checked as the block reads them.
 
         Raises MissingFileError, CorruptFileError for a file that is damaged or lacks a value, or
         ProfileMismatchError for one that a different run wrote.
         """
-        with read_archive(self.path(key), self._format, self._what) as file:
+        with _files.read_archive(self.path(key), self._format, self._what) as file:
             # Files of older versions do not have it.
             if file.header.get("work", self._work) != self._work:
                 raise ProfileMismatchError(

@@ -19,25 +19,14 @@ import numpy as np
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
+from nnslicer_tf.instrument import functional
 from nnslicer_tf.instrument.comparison import difference, random_input
-from nnslicer_tf.instrument.functional import (
-    Shapes,
-    as_functional,
-    flat_shapes,
-    functional_class,
-    has_graph,
-    in_order,
-    input_name,
-    inputs_like,
-    structure_of,
-    sublayers,
-)
 
 After = Callable[[keras.layers.Layer, keras.layers.Layer, Any, tuple], Any]
 """Function of a layer, its copy, the copy's output and arguments; it returns what follows it."""
 
 
-def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.Model:
+def copy_model(model: keras.Model, input_shape: functional.Shapes | None = None) -> keras.Model:
     """Return a copy of a built model with its own weights, and equal layer names and outputs.
 
     Args:
@@ -49,13 +38,13 @@ def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.M
         UnsupportedLayerError: if a layer cannot be copied: its class or a function that it uses is
             not registered with Keras, or it has state that Keras does not save.
     """
-    if has_graph(model):
-        copy = rebuild(as_functional(model, input_shape))  # which builds a sequential model
+    if functional.has_graph(model):
+        copy = rebuild(functional.as_functional(model, input_shape))  # it builds a sequential one
     else:
         try:
             copy = type(model).from_config(model.get_config())
         except (NotImplementedError, TypeError):  # Keras raises these for a model without a config
-            copy = rebuild(as_functional(model, input_shape))
+            copy = rebuild(functional.as_functional(model, input_shape))
         else:
             if not copy.built:
                 copy(np.zeros((1, *model.get_build_config()["input_shape"][1:]), np.float32))
@@ -75,7 +64,7 @@ def rebuild(
     *,
     replacements: Mapping[int, keras.layers.Layer] | None = None,  # id → layer used unchanged
     after: After | None = None,  # its result replaces the output of each call
-    shapes: Shapes | None = None,  # of one sample, if not the model's
+    shapes: functional.Shapes | None = None,  # of one sample, if not the model's
 ) -> keras.Model:
     """Return a copy of a functional or sequential model with some variables and layers changed.
 
@@ -83,12 +72,12 @@ def rebuild(
     functional. Errors as in `copy_model`.
     """
     builder = _Builder(values or {}, configs or {}, dict(replacements or {}), after)
-    return builder.model(model, None if shapes is None else flat_shapes(shapes))
+    return builder.model(model, None if shapes is None else functional.flat_shapes(shapes))
 
 
 def check_copyable(model: keras.Model) -> None:
     """Check before long work that all layers can be copied; raise as `copy_model` does."""
-    for layer in model.layers if has_graph(model) else ():
+    for layer in model.layers if functional.has_graph(model) else ():
         if isinstance(layer, keras.Model):
             check_copyable(layer)
         elif isinstance(layer, keras.layers.Layer):
@@ -96,7 +85,10 @@ def check_copyable(model: keras.Model) -> None:
 
 
 def check_copy(
-    model: keras.Model, copy: keras.Model, input_shape: Shapes | None = None, what: str = "copy"
+    model: keras.Model,
+    copy: keras.Model,
+    input_shape: functional.Shapes | None = None,
+    what: str = "copy",
 ) -> None:
     """Raise UnsupportedLayerError unless two models agree on `examples`; `what` is the second."""
     x = examples(model, input_shape)
@@ -119,11 +111,11 @@ def check_copy(
     )
 
 
-def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
+def examples(model: keras.Model, input_shape: functional.Shapes | None = None) -> Any:
     """Return four `random_input`s in the structure of a model's inputs; None if not known."""
     structure: Any = []
-    if has_graph(model):
-        structure = structure_of(model, "input") if model.built else []
+    if functional.has_graph(model):
+        structure = functional.structure_of(model, "input") if model.built else []
     else:
         shape: Any = (model.get_build_config() or {}).get("input_shape")
         if isinstance(shape, (tuple, list)) and all(isinstance(n, int | None) for n in shape):
@@ -133,7 +125,7 @@ def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
         return None
     shapes = [tuple(tensor.shape[1:]) for tensor in tensors]
     if input_shape is not None:
-        shapes = [tuple(shape) for shape in flat_shapes(input_shape)]
+        shapes = [tuple(shape) for shape in functional.flat_shapes(input_shape)]
     if len(shapes) != len(tensors):
         raise InputShapeError(
             f"Model '{model.name}' has {counted(len(tensors), 'input')}. Received: {input_shape!r}"
@@ -141,14 +133,14 @@ def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
     tables = (keras.layers.Embedding, keras.layers.ReversibleEmbedding)
     counts = [
         layer.input_dim if isinstance(layer, tables) else getattr(layer, "num_tokens", None)
-        for layer in sublayers(model)
+        for layer in functional.sublayers(model)
     ]
     tokens = min((n for n in counts if isinstance(n, int)), default=None)
     rng = np.random.default_rng(0)
     arrays = []
     for tensor, shape in zip(tensors, shapes, strict=True):
         size = (tensor.shape[0] or 4, *(64 if n is None else n for n in shape))
-        name = input_name(tensor) if hasattr(tensor, "_keras_history") else ""
+        name = functional.input_name(tensor) if hasattr(tensor, "_keras_history") else ""
         of = None if name.endswith("mask") else tokens
         arrays.append(random_input(rng, size, tensor.dtype, of, None, tokens is not None, name))
     return keras.tree.pack_sequence_as(structure, arrays)
@@ -171,7 +163,7 @@ class _Builder:
         self, model: keras.Model, shapes: Sequence[tuple[int | None, ...]] | None
     ) -> keras.Model:
         if isinstance(model, keras.Sequential) and self._after is None:
-            value = entry = inputs_like(model, shapes)
+            value = entry = functional.inputs_like(model, shapes)
             stack = []
             for layer in model.layers:
                 stack.append(self._copy(layer, (value,)))
@@ -180,8 +172,10 @@ class _Builder:
             copy = keras.Sequential([entry, *stack], name=model.name, trainable=model.trainable)
         else:
             # A plain model of the same graph, without the user's class and compile().
-            plain = keras.Model(structure_of(model, "input"), structure_of(model, "output"))
-            entries = inputs_like(plain, shapes)
+            plain = keras.Model(
+                functional.structure_of(model, "input"), functional.structure_of(model, "output")
+            )
+            entries = functional.inputs_like(plain, shapes)
             clone = keras.models.clone_model(
                 plain,
                 input_tensors=entries,
@@ -189,9 +183,9 @@ class _Builder:
                 call_function=self._call,
             )
             # A class of the user's is kept if it is created from inputs and outputs.
-            keeps_class = type(model).__init__ is functional_class().__init__
+            keeps_class = type(model).__init__ is functional.functional_class().__init__
             kind = type(model) if keeps_class else keras.Model
-            copy = kind(entries, structure_of(clone, "output"), name=model.name)
+            copy = kind(entries, functional.structure_of(clone, "output"), name=model.name)
             if not model.trainable:
                 copy.trainable = False
         if model.compiled:
@@ -218,12 +212,14 @@ class _Builder:
         graph = layer
         if self._after is not None and isinstance(layer, keras.Model):
             given = keras.tree.map_structure(lambda value: tuple(value.shape[1:]), args[0])
-            graph = as_functional(layer, given)
-        if isinstance(graph, keras.layers.Layer) and has_graph(graph):
+            graph = functional.as_functional(layer, given)
+        if isinstance(graph, keras.layers.Layer) and functional.has_graph(graph):
             # Axes without a size stay so; others may be smaller in the copy.
             shapes = [
                 tuple(a and b for a, b in zip(tensor.shape[1:], value.shape[1:], strict=True))
-                for tensor, value in zip(graph.inputs, in_order(graph, *args), strict=True)
+                for tensor, value in zip(
+                    graph.inputs, functional.in_order(graph, *args), strict=True
+                )
             ]
             copy = self.model(graph, shapes)
         elif isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
@@ -233,7 +229,7 @@ class _Builder:
 
     def _fill(self, layer: keras.Operation, copy: keras.Operation) -> None:
         is_own = copy is not layer and id(copy) not in self._replaced
-        if is_own and id(copy) not in self._filled and not has_graph(copy):
+        if is_own and id(copy) not in self._filled and not functional.has_graph(copy):
             self._filled.add(id(copy))
             transfer(layer, copy, self._values)
 
@@ -245,7 +241,7 @@ def transfer(
 
     Raises UnsupportedLayerError if the copy has other variables.
     """
-    own, other = list(sublayers(layer)), list(sublayers(copy))
+    own, other = list(functional.sublayers(layer)), list(functional.sublayers(copy))
     merged = [part for part in own if getattr(part, "lora_enabled", False)]
     if len(own) != len(other) or (not merged and len(layer.weights) != len(copy.weights)):
         raise UnsupportedLayerError(
@@ -332,7 +328,9 @@ def _created(layer: keras.layers.Layer, entries: Mapping[str, Any]) -> keras.lay
 def _policy_inside(layer: keras.layers.Layer) -> Iterator[None]:
     """Create layers with the dtype policy of those inside a layer, which its config lacks."""
     before = keras.config.dtype_policy()
-    inside = next((part.dtype_policy for part in sublayers(layer) if part is not layer), before)
+    inside = next(
+        (part.dtype_policy for part in functional.sublayers(layer) if part is not layer), before
+    )
     keras.config.set_dtype_policy(inside if inside.name.startswith("mixed") else before)
     try:
         yield
@@ -361,7 +359,9 @@ def _keep_functions(
 
 def _outputs(model: keras.Model, x: Any) -> list[Any]:
     """Return a model's outputs; the states of stateful layers stay as they are."""
-    states = [(v, keras.ops.copy(v)) for layer in sublayers(model) for v in _states(layer)]
+    states = [
+        (v, keras.ops.copy(v)) for layer in functional.sublayers(model) for v in _states(layer)
+    ]
     values = keras.tree.flatten(model(x, training=False))
     for variable, state in states:
         variable.assign(state)
@@ -378,12 +378,12 @@ def _first_difference(
 ) -> tuple[str, keras.layers.Layer]:
     """Return the path of the first layer whose output differs, and the layer."""
     same = {layer.name: layer for layer in copy.layers}
-    for layer in model.layers if has_graph(model) else ():
+    for layer in model.layers if functional.has_graph(model) else ():
         if layer.name not in same or isinstance(layer, keras.layers.InputLayer):
             continue
         try:
             pair = [
-                keras.Model(structure_of(one, "input"), part.output)
+                keras.Model(functional.structure_of(one, "input"), part.output)
                 for one, part in ((model, layer), (copy, same[layer.name]))
             ]
         except (AttributeError, ValueError):  # it is called more than once

@@ -11,15 +11,8 @@ from scipy.sparse.csgraph import connected_components
 
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.layout import DEPTHWISE
+from nnslicer_tf.pruning import units
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
-from nnslicer_tf.pruning.units import (
-    LAYERS,
-    count_heads,
-    first_member,
-    has_heads,
-    head_of_channels,
-    is_removable,
-)
 
 _SUMS = (
     *(layers.Dense, layers.Conv1D, layers.Conv2D, layers.Conv3D),
@@ -80,15 +73,15 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
     for operation in im.operations:
         outputs = numbers[operation.name]
         inputs = [numbers[name] for name in operation.inputs]
-        if is_removable(operation):  # everything that belongs to a unit
-            links.append((outputs, numbers[first_member(operation)]))
+        if units.is_removable(operation):  # everything that belongs to a unit
+            links.append((outputs, numbers[units.first_member(operation)]))
             continue
-        if has_heads(operation):
-            heads = head_of_channels(operation)
+        if units.has_heads(operation):
+            heads = units.head_of_channels(operation)
             first_call.setdefault(operation.name, operation)
             if heads is not None:  # the channels of a head, in all projections
                 first = numbers[f"{operation.layer}/query"]
-                width = len(first) // count_heads(operation.keras_layer)
+                width = len(first) // units.count_heads(operation.keras_layer)
                 links.append((outputs, first[heads * width]))
             if operation.kind == "weighted_sum":  # channels outside of the heads
                 fixed[inputs[0] if heads is not None else outputs] = True
@@ -139,7 +132,7 @@ def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
         channels, sources = graph.sources[operation.name]
         if len(operation.inputs) > 1 or not np.array_equal(channels, sources):
             return False
-        resizes = type(layer) in LAYERS or isinstance(layer, layers.Reshape)
+        resizes = type(layer) in units.LAYERS or isinstance(layer, layers.Reshape)
         return resizes or operation.shape == operation.input_shapes[0]
     if isinstance(layer, layers.BatchNormalization):
         return is_last_axis(layer, operation)

@@ -12,21 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.figures import (
-    FIRST_ONLY,
-    NEGATIVE,
-    POSITIVE,
-    SECOND_ONLY,
-    new_axes,
-    show_image,
-)
+from nnslicer_tf.report import figures
 
 _LEGEND = "blue: positive contribution, red: negative, white: none"
 
 
 def neuron_picture(contributions: np.ndarray) -> np.ndarray:
     """Return what `plot_neurons` draws, as an RGB image `(rows, columns, 3)` uint8."""
-    return _coloured(_sheet(np.asarray(contributions, float)), POSITIVE, NEGATIVE)
+    return _coloured(_sheet(np.asarray(contributions, float)), figures.POSITIVE, figures.NEGATIVE)
 
 
 def plot_neurons(contributions: np.ndarray, ax: Axes | None = None) -> Axes:
@@ -38,7 +31,7 @@ def plot_neurons(contributions: np.ndarray, ax: Axes | None = None) -> Axes:
     Raises:
         InvalidArgumentError: if there are no neurons, or values are NaN or infinite.
     """
-    picture, ax = neuron_picture(contributions), new_axes(ax)
+    picture, ax = neuron_picture(contributions), figures.new_axes(ax)
     ax.imshow(picture, interpolation="nearest")
     ax.set_axis_off()
     return ax
@@ -81,7 +74,7 @@ def plot_slices(
         if images:
             axes[0, column].set_title(title)
             if title in images:
-                show_image(axes[0, column], images[title])
+                figures.show_image(axes[0, column], images[title])
         for row, name in enumerate(operations):
             axis = plot_neurons(one.neurons[name], ax=axes[row + bool(images), column])
             values = one.neurons[name]
@@ -92,12 +85,15 @@ def plot_slices(
         legend += f"; green: only {first}, orange: only {second}"
         if first in images and second in images:
             change = np.asarray(images[second], float) - np.asarray(images[first], float)
-            show_image(axes[0, 2], change)
+            figures.show_image(axes[0, 2], change)
             axes[0, 2].set_title("difference of the inputs")
         for row, name in enumerate(operations):
             one, other = (slices[n].neurons[name] != 0 for n in (first, second))
             axis, alone = axes[row + bool(images), 2], one.astype(int) - other
-            axis.imshow(_coloured(_sheet(alone), FIRST_ONLY, SECOND_ONLY), interpolation="nearest")
+            axis.imshow(
+                _coloured(_sheet(alone), figures.FIRST_ONLY, figures.SECOND_ONLY),
+                interpolation="nearest",
+            )
             _entitle(axis, f"{name}: {np.count_nonzero(alone):,} in only one slice")
     figure.supxlabel(legend, fontsize=9)
     return figure

@@ -20,15 +20,7 @@ from nnslicer_tf._checks import ArrayLike, check_count, check_name, check_number
 from nnslicer_tf._environment import one_thread_a_product, track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
-from nnslicer_tf.semantic.metrics import (
-    METRICS,
-    Baseline,
-    finite,
-    labelled,
-    layer_scores,
-    mask_names,
-    reference_sample,
-)
+from nnslicer_tf.semantic import metrics
 from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
 
 MAX_CAPTURED = 50_000_000  # numbers, 200 MB
@@ -67,30 +59,32 @@ class SemanticSlicer:
         metric: str = "taylor",
         *,
         centred: bool = False,
-        baseline: Baseline = None,
+        baseline: metrics.Baseline = None,
         batch_size: int = 256,
         progress: bool = False,
     ) -> None:
-        check_name("metric", metric, METRICS)
+        check_name("metric", metric, metrics.METRICS)
         self.metric, self.centred = metric, centred
         self._im = im = instrumented(im, x)
         self._batch_size, self._progress = batch_size, progress
         self._layers = neuron_layers(im)
-        self._x, self._y = labelled(im, x, y, batch_size)
+        self._x, self._y = metrics.labelled(im, x, y, batch_size)
         self.categories = np.unique(self._y)
-        values_of = METRICS[metric].prepare(im, self._layers, reference_sample(im, baseline))
+        values_of = metrics.METRICS[metric].prepare(
+            im, self._layers, metrics.reference_sample(im, baseline)
+        )
         whole, scores = {layer: StandardScaler() for layer in self._layers}, []
         for c in track(self.categories, "Categories", len(self.categories), progress):
             part = {layer: StandardScaler() for layer in self._layers}
             members = np.flatnonzero(self._y == c)
             for start in range(0, len(members), batch_size):
                 batch = members[start : start + batch_size]
-                values = finite(values_of(self._x[batch], self._y[batch]))
+                values = metrics.finite(values_of(self._x[batch], self._y[batch]))
                 for layer in self._layers:
                     part[layer].partial_fit(values[layer])
                     whole[layer].partial_fit(values[layer])
-            scores.append(layer_scores(METRICS[metric], part))
-        self.scores = layer_scores(METRICS[metric], whole)
+            scores.append(metrics.layer_scores(metrics.METRICS[metric], part))
+        self.scores = metrics.layer_scores(metrics.METRICS[metric], whole)
         self.category_scores = {k: np.stack([s[k] for s in scores]) for k in self._layers}
 
     def __getstate__(self) -> dict:
@@ -115,7 +109,7 @@ class SemanticSlicer:
                     size = len(samples) * self._im[layer.value].size
                 groups[-1].append(layer)
             for layers in groups:
-                names = [*(layer.value for layer in layers), *mask_names(layers)]
+                names = [*(layer.value for layer in layers), *metrics.mask_names(layers)]
                 values = self._im.capture(samples, self._batch_size, of=names)
                 for layer in layers:
                     order = np.argsort(-self.category_scores[layer.name][row], kind="stable")

@@ -145,6 +145,7 @@ class Decisions(Job):
             "others": [[list(pair) for pair in search.given]],
             "untested": self._donors.missing,
             "fingerprint": slicer.profile.fingerprint,
+            **({"columns": list(slicer.im.columns)} if slicer.im.columns else {}),
         }
         contributions = [search.contributions()]
         return DecisiveSlices(self.model.shapes, [search.members], contributions, certificate, info)

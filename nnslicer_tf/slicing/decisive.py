@@ -91,7 +91,8 @@ class DecisiveSlices(ShownAsTable):
         found = self.contributions[place].astype(np.float32)
         values = np.where(found == 0, np.finfo(np.float32).tiny, found)
         arrays = self._arrays(place, values, np.float32)
-        info = {name: self.info[name] for name in ("level", "reference", "fingerprint")}
+        kept = ("level", "reference", "fingerprint", "columns")
+        info = {name: self.info[name] for name in kept if name in self.info}
         info["outputs"] = "predicted" if self.info["kind"] == "class" else self.info["kind"]
         info["samples"] = len(self) if self.info["together"] else 1
         by_synapse = self.info["level"] == "synapse"

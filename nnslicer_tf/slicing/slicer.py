@@ -395,6 +395,7 @@ class Slicer(DecisiveSearch, Explainer):
             **self._settings,
             "fingerprint": self.profile.fingerprint,
             "outputs": described if isinstance(described, str) else repr(described),
+            **({"columns": list(self.im.columns)} if self.im.columns else {}),
         }
 
 

@@ -144,6 +144,8 @@ def explore(
                 raise InvalidArgumentError(f"profile must be a Profile. Received: {own!r}")
             own.check_model(own_im)
             own_im, means = own_im.with_columns(own.columns or own_im.columns), own.means
+        of_slices = tuple(getattr(one, "info", {}).get("columns", ()))
+        own_im = own_im.with_columns(own_im.columns or of_slices)
         table: Any = None if data is None else as_named(data, columns, own_im.columns)
         own_im = own_im.named_by(table)
         own_im = models.setdefault((id(model), own_im.columns), own_im)
