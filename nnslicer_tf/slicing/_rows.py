@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from nnslicer_tf._files import Archive, disk_errors, temporary_file
 from nnslicer_tf._kernels.pools import copy_nonzero
+from nnslicer_tf.errors import CorruptFileError
 
 Matrix: TypeAlias = sp.csr_array | np.ndarray
 """Rows `(samples, values)`, int32 for counts and float32 for amounts."""
@@ -160,7 +161,10 @@ class RowsOnDisk:
             empty, dtype = not path.stat().st_size, self._dtypes[part]
             values[part] = np.zeros(0, dtype) if empty else np.memmap(path, dtype, "r")
         for part, path in self._unfinished.items():
-            os.replace(path, self._folder / f"{self._name}.{part}")
+            try:
+                os.replace(path, at := self._folder / f"{self._name}.{part}")
+            except IsADirectoryError as error:
+                raise CorruptFileError(f"'{at}' is a folder. Remove it.") from error
         if "dense" in values:
             return values["dense"].reshape(self._rows, self._columns)
         matrix = sp.csr_array((self._rows, self._columns), dtype=self._dtypes["data"])
