@@ -186,8 +186,7 @@ class Network:
         read: dict[str, None] = {}
         for operation in self._candidates:
             name, params = operation.name, operation.params
-            cell = params.unrolled.cell if isinstance(params, Member) else (operation,)
-            kernels = [k for o in cell for k in o.kernels if _in(k.name, of)]
+            kernels = [kernel for kernel in _kernels(operation) if _in(kernel.name, of)]
             if not kernels or (isinstance(params, Lookup) and not self.lookups):
                 continue
             for kernel in kernels:
@@ -237,15 +236,24 @@ class Network:
             check_name("operation", name, self.im.graph.operations)
 
     def check_unit(self, name: str) -> None:
-        """Raise InvalidArgumentError if an operation is none of those that have units."""
-        if self._by_synapse or self.by_weight or name in self.wanted:
-            return
-        operation = self.im[name]
-        has_units = isinstance(operation.params, Member) or operation.heads
-        if not has_units and operation.kind not in ("weighted_sum", "lookup", "input"):
+        """Raise InvalidArgumentError for a name without units, unless they act elsewhere alone."""
+        if self.by_weight:
+            acts = True
+        elif self._by_synapse:
+            acts = any(name == kernel.name for o in self._order for kernel in _kernels(o))
+        else:
+            operation = self.im[name]
+            has_units = isinstance(operation.params, Member) or operation.heads
+            has_units = has_units or operation.kind in ("weighted_sum", "lookup", "input")
+            acts = not has_units or any(o is operation for o in self._order)
+        if acts:
+            remedy = f" Units of others: Ablation(..., of=['{name}', …]), with all that are masked."
+            if name in self.wanted or self.level == "input":
+                remedy = ""
             raise InvalidArgumentError(
-                f"Operation '{name}' has no units at level '{self.level}', which a mask could keep."
+                f"'{name}' has no units at level '{self.level}' here, which a mask could keep."
                 f"{did_you_mean(name, self.shapes)} Those with units: {', '.join(self.shapes)}."
+                f"{remedy}"
             )
 
     # The compiled functions
@@ -475,6 +483,13 @@ class Network:
             return ops.map(one, (list(inputs), own, values))
 
         return each
+
+
+def _kernels(operation: Operation) -> list[Synapses]:
+    """Return the kernels of an operation, or of the recurrent layer that it is of."""
+    params = operation.params
+    cell = params.unrolled.cell if isinstance(params, Member) else (operation,)
+    return [kernel for o in cell for kernel in o.kernels]
 
 
 def _read_by(operation: Operation) -> list[str]:

@@ -261,13 +261,14 @@ class Ablation:
         """
         from nnslicer_tf.instrument.ablated_models import ablated_model
 
-        unreached = [*(set(mask) - set(self.shapes))] if isinstance(mask, Mapping) else []
-        if unreached and self._flat(mask, 0).size:  # the mask fits
+        masks, given = self.masks(mask), mask if isinstance(mask, Mapping) else {}
+        unreached = [n for n in given if n not in masks and not np.all(np.asarray(given[n]) == 1)]
+        if unreached:
             raise InvalidArgumentError(
                 f"Units of '{unreached[0]}' do not reach this ablation's target, "
                 f"'{self.network.wanted[0]}'. Pass one that they reach: Ablation(..., target=...)."
             )
-        return ablated_model(self, self.masks(mask), into)
+        return ablated_model(self, masks, into)
 
     def masks(self, mask: Mask) -> dict[str, np.ndarray]:
         """Return a mask by name, each of its shape in `shapes`, float32."""
@@ -300,16 +301,17 @@ class Ablation:
         arrays = {name: np.asarray(part) for name, part in mask.items()}
         for name in list(arrays):
             self.network.check(name)
-            if name not in self.shapes:  # it does not reach the target
-                self.network.check_unit(name)
-                del arrays[name]
-                continue
-            array, shape = arrays[name], self.shapes[name]
+            array = arrays[name]
+            shape = self.shapes.get(name, array.shape)
             if array.dtype.kind not in "bif" or array.shape not in (shape, (samples, *shape)):
                 raise InvalidArgumentError(
                     f"A mask for '{name}' must be real numbers of shape {shape}, or one for each "
                     f"of {counted(samples, 'sample')}. Received: {array.dtype} {array.shape}"
                 )
+            if name not in self.shapes:
+                if not (array == 1).all():
+                    self.network.check_unit(name)
+                del arrays[name]
         each = any(array.ndim > len(self.shapes[name]) for name, array in arrays.items())
         lead = (samples,) if each else ()
         parts = []
