@@ -13,13 +13,14 @@ serves all masks, samples and references.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._checks import check_count, check_memory, check_name, counted
+from nnslicer_tf._checks import check_count, check_memory, check_name, counted, names_of
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.ablated_network import Network, Rows, has_tied_kernels, maskable
 from nnslicer_tf.instrument.data import DataLike
@@ -123,17 +124,23 @@ class Ablation:
         self.reference.check(self.im)
         self.target = None if target is None else resolve_target(self.im, target)
         wanted = self.im.logit_operation if self.target is None else self.target.operation
-        names = None if of is None else (of,) if isinstance(of, str) else tuple(of)
+        names = None if of is None else names_of("of", of)
         parts = {name: tuple(map(tuple, lists)) for name, lists in (groups or {}).items()}
         key = "ablation", level, by_weight, wanted, names, tuple(parts.items())
         self.network = self.im.prepared(
             key, lambda: Network(self.im, level, by_weight, (wanted,), names, parts)
         )
+        options = {"target": self.target, "of": names, "groups": parts}
+        self._again = partial(Ablation, self.im, self.reference, level, **options)
         # The values of a reference that is the same for all samples, the reference itself (another
         # may get the id of one that is gone), and a checksum of the weights.
         self._kept: tuple[Any, Any, Any] = None, None, None
         self.shapes = self.network.shapes
         self.units = self.network.units
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments: compiled functions cannot be."""
+        return self._again, ()
 
     def rows(self, x: DataLike, reference: Reference | None = None) -> Rows:
         """Return samples that `outputs` and `effects` can run under many masks without new checks.

@@ -33,7 +33,7 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
             shape = {name: tuple(one[1:]) for name, one in shape.items()}
         elif isinstance(shape, (list, tuple)):
             shape = tuple(shape[1:]) if _is_shape(shape) else [tuple(one[1:]) for one in shape]
-    if not shape and shape != ():
+    if shape is None or not (isinstance(shape, tuple) or len(shape)):
         raise InputShapeError(
             f"The input shape of model '{model.name}' ({type(model).__name__}) is not known. Call "
             "the model on data first, or specify it: InstrumentedModel(model, input_shape=(…))."

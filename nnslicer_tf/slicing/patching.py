@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, names_of
 from nnslicer_tf._environment import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError
@@ -162,8 +162,8 @@ def patch(
     im = instrumented(model)
     check_name("sweep", sweep, SWEEPS)
     runs, chosen, scores = _runs(im, clean, corrupt, target, instead_of)
-    operations = [operations] if isinstance(operations, str) else operations
-    names = _swept(im, chosen, sweep, operations)
+    of = None if operations is None else names_of("operations", operations)
+    names = _swept(im, chosen, sweep, of)
     own, other = (1, 0) if restore else (0, 1)
     weights = chosen.weights(im[chosen.operation].size)
 

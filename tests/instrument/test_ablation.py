@@ -484,7 +484,7 @@ def of_tokens():
 @pytest.mark.parametrize("reference", ["zero", "mean"])
 @pytest.mark.parametrize("level", ["synapse", "neuron", "channel"])
 def test_masks_that_would_do_nothing_are_refused(level, reference):
-    """An embedding has units only if it is named: then its mask acts as in a computation by hand."""
+    """An embedding has units only if it is named: its mask then acts as computed by hand."""
     model, tokens, profile = of_tokens()
     mean = reference == "mean"
     shape = {"synapse": (7, 6), "neuron": (5, 6), "channel": (6,)}[level]
