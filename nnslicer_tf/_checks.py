@@ -182,10 +182,7 @@ def shape_fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool
 def as_class_indices(
     y: ArrayLike, positions: tuple[int, ...] = (), classes: int | None = None
 ) -> np.ndarray:
-    """Return labels (columns, one-hot, tensors, bools) as `(samples, *positions)`, others as is.
-
-    Integers that name a table's one-hot columns are their classes; others need all `classes`.
-    """
+    """Return labels (columns, one-hot, tensors, bools) as `(samples, *positions)`, others as is."""
     labels = as_array(y)
     width = labels.shape[-1] if labels.ndim == len(positions) + 2 else 0
     if width == 1:
@@ -193,7 +190,7 @@ def as_class_indices(
     elif width and np.isin(labels, (0, 1)).all() and (labels.sum(axis=-1) == 1).all():
         labels = labels.argmax(axis=-1)
         names = list(getattr(y, "columns", ()))
-        if names and all(map(is_int, names)):
+        if names and all(map(is_int, names)):  # the classes, perhaps not all, of `get_dummies`
             return np.array(names)[labels]
         if classes not in (None, width):
             raise InvalidArgumentError(

@@ -36,11 +36,7 @@ if TYPE_CHECKING:
     import keras
 
 # Errors of a disk, not of a program.
-_DISK_ERRORS = {
-    getattr(errno, name)
-    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS")
-    if hasattr(errno, name)
-}
+_DISK_ERRORS = {getattr(errno, e, 0) for e in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS")} - {0}
 _UNFINISHED = ".unfinished-"  # prefix of temporary files
 _MAX_STEM = 150  # bytes of a name in that of a temporary file, of at most 255
 
@@ -69,10 +65,7 @@ def as_path(path: str | os.PathLike) -> Path:
 
 
 def check_writable(path: str | os.PathLike) -> Path:
-    """Return `path` if a file can be written there, else raise; create missing parent folders.
-
-    A link is followed, to a folder that exists: the file that it names is what is written.
-    """
+    """Return `path` if a file can be written where it leads to, else raise; make its folders."""
     path, reason = as_path(path), ""
     try:
         target = Path(os.path.realpath(path))
@@ -96,7 +89,7 @@ def check_writable(path: str | os.PathLike) -> Path:
 def atomic_path(path: str | os.PathLike, *, replace: bool = True) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds, else is removed.
 
-    Where `path` is a link, it stays, and the file that it names is replaced.
+    A link stays, and the file that it names is replaced.
 
     If threads, processes or hosts write the same file at once, one of the complete files remains.
     Without `replace` it is the first one, and FileExistsError is raised for the others. Raises
@@ -133,7 +126,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         # HDF5 reports the system's error in its text only.
         code = re.search(r"errno = (\d+)", str(error))
         number = int(code[1]) if code else getattr(error, "errno", None)
-        if number is None or number not in _DISK_ERRORS:
+        if number not in _DISK_ERRORS:
             raise
         raise InvalidArgumentError(
             f"Cannot write to '{path}': {os.strerror(number)}. An earlier file is unchanged."

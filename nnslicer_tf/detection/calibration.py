@@ -19,11 +19,10 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
     # Rounded first: (n + 1)(1 - rate) may be a whole number that floats miss by an ulp.
     rank = int(np.ceil(round((len(scores) + 1) * (1 - rate), 9)))
     if rank > len(scores):
-        needed = np.ceil(min(1 / rate, 1e300)) - 1
         raise InvalidArgumentError(
-            f"A false-positive rate of {rate:g} needs at least {needed:.10g} held-out "
-            f"normal inputs. There are {len(scores)}: fit on more, hold out more, or choose a "
-            "higher rate."
+            f"A false-positive rate of {rate:g} needs at least "
+            f"{np.ceil(min(1 / rate, 1e300)) - 1:.10g} held-out normal inputs. There are "
+            f"{len(scores)}: fit on more, hold out more, or choose a higher rate."
         )
     return float(scores[rank - 1])
 

@@ -130,7 +130,7 @@ class Ablation:
         self.network = self.im.prepared(
             key, lambda: Network(self.im, level, by_weight, (wanted,), names, parts)
         )
-        options = {"target": self.target, "of": names, "groups": parts}
+        options: dict[str, Any] = {"target": self.target, "of": names, "groups": parts}
         self._again = partial(Ablation, self.im, self.reference, level, **options)
         # The values of a reference that is the same for all samples, the reference itself (another
         # may get the id of one that is gone), and a checksum of the weights.
@@ -281,10 +281,8 @@ class Ablation:
         """Return a mask by name, each of its shape in `shapes`, float32."""
         sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
         parts = np.split(self._flat(mask, 0), np.cumsum(sizes)[:-1])
-        return {
-            name: part.reshape(shape)
-            for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)
-        }
+        pairs = zip(parts, self.shapes.items(), strict=True)
+        return {name: part.reshape(shape) for part, (name, shape) in pairs}
 
     def _flat(self, mask: Mask, samples: int) -> np.ndarray:
         """Return a mask as an array over all units, `(units,)` or `(samples, units)` float32."""
@@ -295,11 +293,8 @@ class Ablation:
                     "Masks must be finite numbers: 1 keeps a unit. Received: NaN or infinity"
                 )
         if not isinstance(mask, Mapping):
-            flat = np.asarray(mask)
-            if flat.dtype.kind not in "bif" or flat.shape not in (
-                (self.units,),
-                (samples, self.units),
-            ):
+            flat, shapes = np.asarray(mask), ((self.units,), (samples, self.units))
+            if flat.dtype.kind not in "bif" or flat.shape not in shapes:
                 raise InvalidArgumentError(
                     f"A mask over all units has shape ({self.units},), or one such row for each "
                     f"sample. Received: {flat.dtype} {flat.shape}"
@@ -308,8 +303,7 @@ class Ablation:
         arrays = {name: np.asarray(part) for name, part in mask.items()}
         for name in list(arrays):
             self.network.check(name)
-            array = arrays[name]
-            shape = self.shapes.get(name, array.shape)
+            shape = self.shapes.get(name, (array := arrays[name]).shape)
             if array.dtype.kind not in "bif" or array.shape not in (shape, (samples, *shape)):
                 raise InvalidArgumentError(
                     f"A mask for '{name}' must be real numbers of shape {shape}, or one for each "
@@ -342,10 +336,8 @@ class Ablation:
             of_rows = base
             if self.reference.paired and not self.network.by_weight:
                 of_rows = {name: value[here] for name, value in base.items()}
-            yield (
-                self._rows(checked[here], of_rows, constants, donors),
-                flat[here] if flat.ndim > 1 else flat,
-            )
+            rows = self._rows(checked[here], of_rows, constants, donors)
+            yield rows, flat[here] if flat.ndim > 1 else flat
 
     def _base(self, reference: Reference, x: Any) -> Base:
         """Return a reference's values, what they contribute to sums, and the number of donors."""

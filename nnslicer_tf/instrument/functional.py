@@ -90,12 +90,8 @@ def _number_anew(model: keras.Model) -> None:
 
 def _constants(model: keras.Model) -> list[np.ndarray]:
     """Return the tensors with values among the arguments of a functional model's operations."""
-    nodes = [node for depth in model._nodes_by_depth.values() for node in depth]
-    leaves = [
-        leaf
-        for node in nodes
-        for leaf in keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
-    ]
+    given = [node.arguments for depth in model._nodes_by_depth.values() for node in depth]
+    leaves = [leaf for one in given for leaf in keras.tree.flatten((one.args, one.kwargs))]
     return [keras.ops.convert_to_numpy(leaf) for leaf in leaves if is_value(leaf)]
 
 

@@ -105,10 +105,8 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
             "Analyses that get data use its shape. Otherwise specify it: "
             f"InstrumentedModel(model, input_shape={_example(names, own)})."
         )
-    sources = [
-        keras.Input(shape, dtype=tensor.dtype)
-        for shape, tensor in zip(shapes, model.inputs, strict=True)
-    ]
+    of_inputs = zip(shapes, model.inputs, strict=True)
+    sources = [keras.Input(shape, dtype=tensor.dtype) for shape, tensor in of_inputs]
     pairs = zip(sources, model.inputs, strict=True)
     visitor = _Visitor({id(source) for source, tensor in pairs if _is_token(tensor)}, model.outputs)
     try:
@@ -241,7 +239,7 @@ class _Visitor:
                 found = self.run(functional, in_order(functional, args[0]), f"{path}/")
                 return keras.tree.pack_sequence_as(specs, found)
         outputs = keras.tree.map_structure(
-            lambda spec: keras.KerasTensor(spec.shape, dtype=spec.dtype), specs
+            lambda x: keras.KerasTensor(x.shape, dtype=x.dtype), specs
         )
         flat = keras.tree.flatten(outputs)
         self._alive.append(outputs)
@@ -355,10 +353,10 @@ class _Visitor:
         prefix = f"{path}#{reuse}/" if reuse else f"{path}/"
         for call in expansion.calls:
             specs = [keras.KerasTensor((None, *x.shape[1:]), dtype=x.dtype) for x in call.outputs]
-            inner_args, inner_kwargs = keras.tree.map_structure(
+            given = keras.tree.map_structure(
                 lambda x: outside.get(id(x), x), (call.args, call.kwargs)
             )
-            results = self.visit(call.operation, prefix, inner_args, inner_kwargs, specs, layer)
+            results = self.visit(call.operation, prefix, given[0], given[1], specs, layer)
             results = keras.tree.flatten(results)
             outside.update(zip(map(id, call.outputs), results, strict=True))
         self._expanded -= 1
@@ -517,11 +515,8 @@ def _attribute_of(layer: keras.layers.Layer, parent: keras.layers.Layer | None) 
             continue
         if value is layer:
             return name.lstrip("_")
-        entries: Any = ()
-        if isinstance(value, Mapping):
-            entries = value.items()
-        elif isinstance(value, (list, tuple)):
-            entries = enumerate(value)
+        entries: Any = value.items() if isinstance(value, Mapping) else ()
+        entries = enumerate(value) if isinstance(value, (list, tuple)) else entries
         for key, entry in entries:
             if entry is layer:
                 return f"{name.lstrip('_')}_{key}"

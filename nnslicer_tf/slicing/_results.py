@@ -155,12 +155,9 @@ class EachRow(Collector):
     dense: bool = False  # most contributions are not zero
 
     def collect(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Rows:
+        both = (result.synapses, self.kernels), (result.neurons, self.operations)
         synapses, neurons = (
-            to_rows(arrays, shapes, len(logits), self.dtype, self.dense)
-            for arrays, shapes in (
-                (result.synapses, self.kernels),
-                (result.neurons, self.operations),
-            )
+            to_rows(arrays, shapes, len(logits), self.dtype, self.dense) for arrays, shapes in both
         )
         return Rows(synapses, neurons if self.operations else None, self.predicted(logits))
 

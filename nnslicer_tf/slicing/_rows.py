@@ -30,10 +30,7 @@ def width(shapes: Shapes) -> int:
 def places(shapes: Shapes) -> dict[str, slice]:
     """Map each name to the columns of its array in a row."""
     ends = np.cumsum([0, *(np.prod(shape) for shape in shapes.values())]).astype(int).tolist()
-    return {
-        name: slice(start, stop)
-        for name, start, stop in zip(shapes, ends[:-1], ends[1:], strict=True)
-    }
+    return dict(zip(shapes, map(slice, ends[:-1], ends[1:]), strict=True))
 
 
 def to_rows(

@@ -120,10 +120,7 @@ class SliceSet(ShownAsTable):
 
     def _slice(self, synapses: np.ndarray, neurons: np.ndarray | None, samples: int) -> Slice:
         of_neurons, of_synapses = (
-            {
-                name: values[columns].reshape(shapes[name])
-                for name, columns in _rows.places(shapes).items()
-            }
+            {n: values[place].reshape(shapes[n]) for n, place in _rows.places(shapes).items()}
             if values is not None
             else {}
             for values, shapes in ((neurons, self.operations), (synapses, self.kernels))
