@@ -64,6 +64,14 @@ def check_name(what: str, name: object, known: Iterable[str]) -> None:
         )
 
 
+def names_of(argument: str, names: Any) -> tuple[Any, ...]:
+    """Return a name, or names of any collection (array, Index), as a tuple; refuse what is none."""
+    try:
+        return (names,) if isinstance(names, str) else tuple(names)
+    except TypeError:
+        raise InvalidArgumentError(f"{argument} must be names. Received: {names!r}") from None
+
+
 def check_texts(argument: str, texts: Iterable[object]) -> None:
     """Raise `InvalidArgumentError` unless all texts can be written to a file, as UTF-8."""
     for text in texts:
@@ -171,14 +179,23 @@ def shape_fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool
     )
 
 
-def as_class_indices(y: ArrayLike, positions: tuple[int, ...] = ()) -> np.ndarray:
+def as_class_indices(
+    y: ArrayLike, positions: tuple[int, ...] = (), classes: int | None = None
+) -> np.ndarray:
     """Return labels (columns, one-hot, tensors, bools) as `(samples, *positions)`, others as is."""
     labels = as_array(y)
-    if labels.ndim == len(positions) + 2 and labels.shape[-1] == 1:
+    width = labels.shape[-1] if labels.ndim == len(positions) + 2 else 0
+    if width == 1:
         labels = labels[..., 0]
-    is_deep = labels.ndim == len(positions) + 2
-    one_hot = is_deep and np.isin(labels, (0, 1)).all() and (labels.sum(axis=-1) == 1).all()
-    labels = labels.argmax(axis=-1) if one_hot else labels
+    elif width and np.isin(labels, (0, 1)).all() and (labels.sum(axis=-1) == 1).all():
+        labels = labels.argmax(axis=-1)
+        names = list(getattr(y, "columns", ()))
+        if names and all(map(is_int, names)):  # the classes, perhaps not all, of `get_dummies`
+            return np.array(names)[labels]
+        if classes not in (None, width):
+            raise InvalidArgumentError(
+                f"y is one-hot with {width} columns; the model has {counted(classes, 'class')}."
+            )
     return labels.astype(np.int64) if labels.dtype.kind == "b" else labels
 
 
@@ -210,7 +227,7 @@ def check_labels(
     """
     if not samples:
         raise InvalidArgumentError("The data set is empty: pass at least one sample.")
-    labels = as_class_indices(y, positions)
+    labels = as_class_indices(y, positions, classes)
     if labels.shape != (samples, *positions) or labels.dtype.kind not in "iu":
         where = f" at each of {positions} positions" if positions else ""
         are_numbers = labels.dtype.kind == "f" and (labels % 1 != 0).any()

@@ -36,11 +36,7 @@ if TYPE_CHECKING:
     import keras
 
 # Errors of a disk, not of a program.
-_DISK_ERRORS = {
-    getattr(errno, name)
-    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS")
-    if hasattr(errno, name)
-}
+_DISK_ERRORS = {getattr(errno, e, 0) for e in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS")} - {0}
 _UNFINISHED = ".unfinished-"  # prefix of temporary files
 _MAX_STEM = 150  # bytes of a name in that of a temporary file, of at most 255
 
@@ -69,18 +65,23 @@ def as_path(path: str | os.PathLike) -> Path:
 
 
 def check_writable(path: str | os.PathLike) -> Path:
-    """Return `path` if a file can be written there, else raise; create missing parent folders."""
-    path = as_path(path)
+    """Return `path` if a file can be written where it leads to, else raise; make its folders."""
+    path, reason = as_path(path), ""
     try:
-        is_folder = path.is_dir()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        target = Path(os.path.realpath(path))
+        if path.is_dir():
+            reason = "it is a folder. Pass a file name"
+        elif target.is_symlink() or (path.exists() and not path.is_file()):  # or links in a circle
+            reason = "it is a device, a pipe or another special file. Pass a file name"
+        else:
+            if not path.is_symlink():
+                path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=target.parent):
+                pass
     except OSError as error:
-        reason = error.strerror or error
-        raise InvalidArgumentError(f"Cannot write to '{path}': {reason}.") from error
-    if is_folder:
-        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder. Pass a file name.")
+        reason = error.strerror or str(error)
+    if reason:
+        raise InvalidArgumentError(f"Cannot write to '{path}': {reason}.")
     return path
 
 
@@ -88,26 +89,29 @@ def check_writable(path: str | os.PathLike) -> Path:
 def atomic_path(path: str | os.PathLike, *, replace: bool = True) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds, else is removed.
 
+    A link stays, and the file that it names is replaced.
+
     If threads, processes or hosts write the same file at once, one of the complete files remains.
     Without `replace` it is the first one, and FileExistsError is raised for the others. Raises
     `InvalidArgumentError` if the file cannot be written, as on a full disk.
     """
     path = check_writable(path)
+    target = Path(os.path.realpath(path))
     leftovers = f"{glob.escape(_short(path.stem))}-*{glob.escape(path.suffix)}"
-    with folder_lock(path.parent, leftovers):
-        temporary = temporary_file(path.parent, path.stem, path.suffix)
+    with folder_lock(target.parent, leftovers):
+        temporary = temporary_file(target.parent, path.stem, path.suffix)
         try:
             with disk_errors(path):
                 yield temporary
                 if replace:
-                    os.replace(temporary, path)
+                    os.replace(temporary, target)
                     return
                 try:
-                    os.link(temporary, path)
+                    os.link(temporary, target)
                 except FileExistsError:
                     raise
                 except OSError:  # a file system without links
-                    with path.open("xb") as file:
+                    with target.open("xb") as file:
                         file.write(temporary.read_bytes())
         finally:
             temporary.unlink(missing_ok=True)
@@ -122,7 +126,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         # HDF5 reports the system's error in its text only.
         code = re.search(r"errno = (\d+)", str(error))
         number = int(code[1]) if code else getattr(error, "errno", None)
-        if number is None or number not in _DISK_ERRORS:
+        if number not in _DISK_ERRORS:
             raise
         raise InvalidArgumentError(
             f"Cannot write to '{path}': {os.strerror(number)}. An earlier file is unchanged."
@@ -372,7 +376,7 @@ def digest(parts: Iterable[bytes | np.ndarray]) -> str:
 
 def load_weights(model: "keras.Model", path: str | os.PathLike) -> None:
     """Load a model's weights; raise `CorruptFileError` if they are damaged or do not fit."""
-    if not Path(path).exists():
+    if not Path(path).is_file():  # a pipe may never end
         raise MissingFileError(f"There is no weights file '{path}'.")
     try:
         with warnings.catch_warnings():

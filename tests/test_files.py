@@ -1,6 +1,9 @@
 """Writing files: a failed write never spoils a good file; archives say what they are."""
 
 import json
+import os
+import socket
+import stat
 
 import numpy as np
 import pytest
@@ -124,3 +127,72 @@ def test_archives_open_without_pickle(tmp_path):
     write_archive(path, "test 1", {"k": 1}, {"x": np.ones(2)})
     with np.load(path, allow_pickle=False) as archive:
         assert json.loads(str(archive["header"])) == {"format": "test 1", "k": 1}
+
+
+def test_what_is_no_file_is_neither_written_nor_replaced(tmp_path):
+    places = [tmp_path / "pipe.npz", tmp_path / "socket.npz", tmp_path / "device.npz"]
+    os.mkfifo(places[0])
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(places[1]))
+    try:
+        os.mknod(places[2], stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:  # only root makes devices
+        places.pop()
+    for place in list(places):
+        places.append(place.with_name(f"link to {place.name}"))
+        places[-1].symlink_to(place.name)
+    places.append(tmp_path / "circle.npz")
+    places[-1].symlink_to("circle.npz")
+    kinds = [path.lstat() for path in places]
+    for path in places:
+        with pytest.raises(InvalidArgumentError, match=r"npz': it is a device, a pipe or another"):
+            check_writable(path)
+        with pytest.raises(InvalidArgumentError, match="Pass a file name"):
+            write_archive(path, "test 1", {}, {})
+        with pytest.raises(InvalidArgumentError), atomic_path(path, replace=False):
+            pytest.fail("entered")
+    after = [path.lstat() for path in places]
+    assert [(s.st_mode, s.st_ino) for s in after] == [(s.st_mode, s.st_ino) for s in kinds]
+    assert sorted(tmp_path.iterdir()) == sorted(places)
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+def test_links_stay_and_their_files_are_written(tmp_path, absolute, replace):
+    (tmp_path / "store").mkdir()
+    target = tmp_path / "store" / "blob"  # with another ending than its links
+    first, second = tmp_path / "first.txt", tmp_path / "second.txt"
+    first.symlink_to(target if absolute else "store/blob")
+    second.symlink_to("first.txt")
+    with atomic_path(second, replace=replace) as temporary:  # there is no target yet
+        assert temporary.suffix == ".txt"  # by which writers choose the format
+        assert temporary.parent == target.parent  # perhaps another disk: only there it is atomic
+        temporary.write_text("one")
+    assert target.read_text() == "one" and not target.is_symlink()
+    if not replace:
+        with pytest.raises(FileExistsError), atomic_path(first, replace=False) as temporary:
+            temporary.write_text("two")
+        assert target.read_text() == "one"
+    with pytest.raises(KeyError), atomic_path(first) as temporary:
+        temporary.write_text("half")
+        raise KeyError
+    assert first.read_text() == "one"
+    with atomic_path(first) as temporary:
+        temporary.write_text("whole")
+    assert second.read_text() == target.read_text() == "whole"
+    assert first.is_symlink() and second.is_symlink()
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_link_into_a_folder_that_does_not_exist(tmp_path):
+    (tmp_path / "a.txt").symlink_to("no/file.txt")
+    with pytest.raises(InvalidArgumentError, match=r"a\.txt': No such file or directory"):
+        check_writable(tmp_path / "a.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    with atomic_path(tmp_path / "link" / "new" / "b.txt") as temporary:  # a folder's link
+        temporary.write_text("b")
+    assert (tmp_path / "folder" / "new" / "b.txt").read_text() == "b"
+    with pytest.raises(InvalidArgumentError, match="it is a folder"):
+        check_writable(tmp_path / "link")

@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import nnslicer_tf as nns
-from nnslicer_tf import datasets, deepbase, deepxplore, dflare, pruning
+from nnslicer_tf import datasets, deepbase, deepxplore, detection, dflare, pruning, slicing
 from nnslicer_tf._checks import check_count, check_name, check_number
 from nnslicer_tf.errors import (
     CorruptFileError,
+    InputShapeError,
     InvalidArgumentError,
     NNSlicerError,
     SeveralInputsError,
@@ -283,3 +284,114 @@ def test_ranges_in_profiles(im, tmp_path, pair):
     profile.save(tmp_path / "p.npz")
     with pytest.raises(CorruptFileError, match="it has the range"):
         nns.Profile.load(tmp_path / "p.npz")
+
+
+@pytest.fixture(scope="module")
+def slicer():
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(8, "relu", name="h1"), keras.layers.Dense(2, name="last")]
+    im = nns.InstrumentedModel(keras.Sequential([keras.Input((3,)), *layers]))
+    return nns.Slicer(
+        im, nns.Profile.from_data(im, MANY, progress=False), 0.0, workers=0, progress=False
+    )
+
+
+MANY = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+NAMES = {
+    "list": lambda names: list(names),
+    "array": np.array,
+    "objects": lambda names: np.array(names, object),
+    "Index": pd.Index,
+    "Series": pd.Series,
+    "dict": dict.fromkeys,
+    "iterator": iter,
+}
+
+
+@pytest.mark.parametrize("form", NAMES)
+def test_names_in_any_collection(slicer, form):
+    """Each call gives what it gives for a list, which a tuple of Python's own strings is."""
+    named, x = NAMES[form], MANY[:3]
+    rows = slicer.slice_each(x)
+    for names in (("last",), ("h1", "last")):
+        part = slicer.slice_each(x, kernels=named(names))
+        sizes = {"h1": 24, "last": 16}
+        assert part.matrix.shape == (3, sum(sizes[name] for name in names))
+        np.testing.assert_array_equal(rows.columns(named(names)), rows.columns(list(names)))
+        (parts,) = slicer.iterate(x, kernels=named(names))
+        assert list(parts.synapses) == list(names)
+    swept = slicing.patch(
+        *(slicer.im, x[0], x[1]), target=0, operations=named(["h1", "h1:pre"]), progress=False
+    )
+    assert set(swept.table["operation"]) == {"h1", "h1:pre"}
+    ablation = nns.instrument.Ablation(slicer.im, "zero", of=named(["last"]))
+    assert list(ablation.shapes) == ["last"]
+    if form != "iterator":  # a detector keeps its arguments
+        found = detection.SliceDetector(slicer, "paper", kernels=named(["h1"])).fit(MANY)
+        expected = detection.SliceDetector(slicer, "paper", kernels=("h1",)).fit(MANY)
+        np.testing.assert_array_equal(found.score_samples(x), expected.score_samples(x))
+
+
+def test_a_detector_with_an_array_of_kernels_is_saved(slicer, tmp_path):
+    for kernels in (np.array(["h1", "last"]), pd.Index(["h1"]), "h1", None):
+        one = detection.SliceDetector(slicer, "paper", kernels=kernels).fit(MANY)
+        one.save(tmp_path / "detector.npz")
+        again = detection.SliceDetector.load(tmp_path / "detector.npz", slicer)
+        np.testing.assert_array_equal(again.score_samples(MANY[:5]), one.score_samples(MANY[:5]))
+
+
+@pytest.mark.parametrize("names", [5, 1.5, np.array(1), object(), True])
+def test_what_is_no_collection_of_names(slicer, names):
+    x = MANY[:3]
+    calls = (
+        lambda: slicer.slice_each(x, kernels=names),
+        lambda: list(slicer.iterate(x, kernels=names)),
+        lambda: list(slicer.iterate(x, operations=names)),
+        lambda: slicer.slice_each(x).columns(names),
+        lambda: slicing.patch(slicer.im, x[0], x[1], target=0, operations=names, progress=False),
+        lambda: nns.instrument.Ablation(slicer.im, "zero", of=names),
+        lambda: detection.SliceDetector(slicer, kernels=names).fit(MANY),
+    )
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match=r"must be names\. Received: "):
+            call()
+
+
+def test_names_that_are_empty_or_unknown(slicer):
+    for names in ("", ["h1", ""], [5], np.array([1, 2])):
+        for call in (
+            lambda names=names: slicer.slice_each(MANY[:3], kernels=names),
+            lambda names=names: detection.SliceDetector(slicer, kernels=names).fit(MANY),
+        ):
+            with pytest.raises(InvalidArgumentError, match="Unknown kernel"):
+                call()
+    for names in ((), [], np.array([]), pd.Index([])):
+        with pytest.raises(InvalidArgumentError, match="kernels` is empty"):
+            detection.SliceDetector(slicer, kernels=names).fit(MANY)
+        with pytest.raises(InvalidArgumentError, match="operations is empty"):
+            slicing.patch(slicer.im, MANY[0], MANY[1], target=0, operations=names, progress=False)
+
+
+def test_a_detector_of_slices_needs_a_slicer(slicer):
+    for one in (slicer.im, slicer.im.model, slicer.profile, "slicer", None):
+        made = detection.SliceDetector(one, "margin")
+        for call in (lambda made=made: made.fit(MANY), lambda made=made: made.votes()):
+            with pytest.raises(InvalidArgumentError, match="slicer must be a Slicer of the model"):
+                call()
+
+
+@pytest.mark.parametrize("rate", [1e-320, 5e-324, 1e-300, 1e-9])
+def test_false_alarms_that_no_number_of_inputs_shows(slicer, rate):
+    with pytest.raises(InvalidArgumentError, match=r"needs at least \d[^ ]* held-out"):
+        detection.LogitMargin(slicer.im, false_positive_rate=rate).fit(MANY)
+
+
+@pytest.mark.parametrize("shape", [np.array([]), [], {}])
+def test_shapes_of_no_input(slicer, shape):
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+
+    for model in (slicer.im.model, Own()):
+        with pytest.raises(InputShapeError):
+            nns.InstrumentedModel(model, input_shape=shape)

@@ -6,10 +6,11 @@ Values and labels are written by hand; nothing here reads a file but `load_data`
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from nnslicer_tf import datasets
-from nnslicer_tf._checks import check_labels
+from nnslicer_tf._checks import as_class_indices, check_labels
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, PlausibilityWarning
 
 A, AB = "a,label\n", "a,b,label\n"
@@ -236,3 +237,45 @@ def test_names_of_true_and_false_in_any_letters_and_order(tmp_path, true, false,
     names = [true, false, "unknown"]
     found = datasets.load_data(path, classes=names[::-1] if turned else names)
     assert [found.class_names[label] for label in found.y] == [true, false, false]
+
+
+@pytest.mark.parametrize("name", [int, str, float, "category", np.int8])
+def test_one_hot_tables_by_the_names_of_their_columns(name):
+    """What `get_dummies` makes of labels that lack a class, whatever the columns' order."""
+    y = np.array([2, 0, 0, 4, 2])
+    table = pd.get_dummies(pd.Series(y).astype(name))
+    table = table[table.columns[::-1]]
+    if name in (str, float):  # names are no labels: the table says nothing of classes 1 and 3
+        with pytest.raises(InvalidArgumentError, match="one-hot with 3 columns; the model has 5 c"):
+            check_labels(table, 5, 5)
+        return
+    for one in (table, table.astype(int), table.astype("float32")):
+        assert as_class_indices(one).tolist() == y.tolist()
+        assert check_labels(one, 5, 5).tolist() == check_labels(one, 5).tolist() == y.tolist()
+    with pytest.raises(InvalidArgumentError, match=r"in 0 … 3.*from 0 to 4"):
+        check_labels(table, 5, 4)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("make", [np.asarray, np.ndarray.tolist, pd.DataFrame, lambda y: y > 0])
+def test_one_hot_labels_of_another_number_of_classes(make, width):
+    y = make(np.eye(width)[[0, 1, 1]])
+    assert check_labels(y, 3).tolist() == check_labels(y, 3, width).tolist() == [0, 1, 1]
+    if make is pd.DataFrame:  # its columns are 0, 1, …
+        assert check_labels(y, 3, 3).tolist() == [0, 1, 1]
+        y = y.rename(columns="class {}".format)
+    with pytest.raises(InvalidArgumentError, match=f"{width} columns; the model has 3 classes"):
+        check_labels(y, 3, 3)
+    maps = np.eye(width)[np.zeros((3, 4, 5), int)]
+    assert check_labels(maps, 3, width, (4, 5)).shape == (3, 4, 5)
+    with pytest.raises(InvalidArgumentError, match=f"{width} columns; the model has 3 classes"):
+        check_labels(maps, 3, 3, (4, 5))
+
+
+@pytest.mark.parametrize(
+    "y", [pd.DataFrame(), pd.DataFrame(index=[0, 1]), np.zeros((2, 0)), [[], []]]
+)
+def test_labels_without_columns(y):
+    with pytest.raises(InvalidArgumentError, match="one class index for each of 2 samples"):
+        check_labels(y, 2, 3)
+    assert as_class_indices(y).size == 0

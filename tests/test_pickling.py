@@ -41,6 +41,22 @@ CASES = {
         lambda im: np.append(im.logits(X), im.bounds),
     ),
     "slicer": (lambda s: s, lambda s: s.slice(X, outputs=[3]).to_vector()),
+    **{
+        f"ablation of {kind}s": (
+            lambda s, kind=kind, options=options: nns.instrument.Ablation(s.im, **options),
+            lambda a: a.outputs(np.arange(a.units) % 3 > 0, X),
+        )
+        for kind, options in {
+            "synapse": {"reference": "zero"},
+            "head": {"reference": "zero", "level": "head"},
+            "donor": {"reference": nns.instrument.Samples(X[:2]), "level": "channel"},
+            "group": {
+                **{"reference": "zero", "level": "neuron", "target": 3},
+                "of": iter(["conv1", "conv2"]),
+                "groups": {"conv1": np.array([[0, 1], [5, 2]])},
+            },
+        }.items()
+    },
     "explanation": (
         lambda s: s.explain(X[0], compare=False, decisive=False),
         lambda e: np.append(e.contributions, e.amounts.to_vector()),

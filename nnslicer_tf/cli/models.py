@@ -52,6 +52,7 @@ def prune(
     if quantise is not None:
         check_name("--quantise", quantise, _QUANTISED)
         written = [output.with_suffix(ending) for ending in (".keras", ".tflite")]
+        inputs.writable(written[1])
     wanted = inputs.numbers(classes, "--classes") if classes else None
     im = inputs.instrumented(model)
     named: dict[str, str] = {"classes": names, "option": "--names"}

@@ -20,9 +20,9 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
     rank = int(np.ceil(round((len(scores) + 1) * (1 - rate), 9)))
     if rank > len(scores):
         raise InvalidArgumentError(
-            f"A false-positive rate of {rate:g} needs at least {int(np.ceil(1 / rate)) - 1} "
-            f"held-out normal inputs. There are {len(scores)}: fit on more, hold out more, or "
-            "choose a higher rate."
+            f"A false-positive rate of {rate:g} needs at least "
+            f"{np.ceil(min(1 / rate, 1e300)) - 1:.10g} held-out normal inputs. There are "
+            f"{len(scores)}: fit on more, hold out more, or choose a higher rate."
         )
     return float(scores[rank - 1])
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from nnslicer_tf._checks import check_count, check_name
+from nnslicer_tf._checks import check_count, check_name, names_of
 from nnslicer_tf.detection.evidence import Evidence, convolutions
 from nnslicer_tf.detection.images import SPECTRA, VIEWS
 from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, Scorer, TreeDisagreement
@@ -88,7 +88,15 @@ class SliceDetector(VotingDetector):
     @property  # type: ignore[misc]  # derived from the slicer, which `set_params` may replace
     def im(self) -> InstrumentedModel:  # type: ignore[override]  # is never set, see above
         """The instrumented model."""
+        if not isinstance(self.slicer, Slicer):
+            found = type(self.slicer).__name__
+            raise InvalidArgumentError(f"slicer must be a Slicer of the model. Received: {found}")
         return self.slicer.im
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        """The names in `kernels`, which may be an array; () for the preset's."""
+        return () if self.kernels is None else names_of("kernels", self.kernels)
 
     def votes(self) -> list[Vote]:
         """Return the votes of the preset, some of which need a model of images."""
@@ -123,7 +131,7 @@ class SliceDetector(VotingDetector):
     @property
     def convolutions(self) -> list[str]:
         """Names of the kernels to use, by default those of all convolutions, in order."""
-        names = self.kernels or convolutions(self.im)
+        names = self._named or convolutions(self.im)
         return [name for name in self.im.kernels if name in names]
 
     def depths(self) -> list[str]:
@@ -193,13 +201,13 @@ class SliceDetector(VotingDetector):
         super().check_parameters()
         check_name("preset", self.preset, PRESETS)
         check_count("max_synapses", self.max_synapses)
-        if self.kernels is not None and not self.kernels:
+        if self.kernels is not None and not self._named:
             raise InvalidArgumentError("`kernels` is empty. Omit it to use the preset's.")
-        for name in self.kernels or ():
+        for name in self._named:
             check_name("kernel", name, self.im.kernels)
 
     def _parameters(self) -> dict[str, Any]:
-        return super()._parameters() | {"theta": self.slicer.theta}
+        return super()._parameters() | {"theta": self.slicer.theta, "kernels": self._named or None}
 
     @classmethod
     def _with_parameters(cls, source: Slicer, parameters: dict[str, Any]) -> Self:
@@ -232,7 +240,7 @@ def _joint(detector: SliceDetector) -> list[Vote]:
 
 
 EVIDENCE: dict[str, Callable[[SliceDetector], list[Vote]]] = {
-    "tree": lambda d: [d.slice_vote("tree", d.kernels or list(d.im.kernels), TreeDisagreement())],
+    "tree": lambda d: [d.slice_vote("tree", d._named or list(d.im.kernels), TreeDisagreement())],
     "margin": lambda d: [d.slice_vote("margin", d.convolutions, RidgeMargin(d.alpha))],
     "slice of the prediction": lambda d: [
         d.slice_vote("distance", d.convolutions[-1:], ClassDistance(), MAX_DISTANCE_SYNAPSES)

@@ -42,9 +42,7 @@ def ablated_model(
         model = copy_model(im.model, im.given_shape) if into is None else into
         shapes = [sorted(tuple(w.shape) for w in one.weights) for one in (model, im.model)]
         if into is not None and shapes[0] != shapes[1]:
-            raise InvalidArgumentError(
-                "`into` must be a copy of the model: the shapes of its weights differ."
-            )
+            raise InvalidArgumentError("`into` must be a copy of the model, of the same shapes.")
         return _with_weights(ablation, masks, model)
     if into is not None:
         raise InvalidArgumentError(
@@ -163,13 +161,12 @@ def with_constants(
         transfer(layer, copy, values)
         name = f"{layer.name}_{index}" if index else layer.name
         if offset.any():
-            constant = keras.layers.Normalization(
+            y = keras.layers.Normalization(
                 axis=tuple(range(1, offset.ndim + 1)),
                 mean=-offset,
                 variance=np.ones_like(offset),
                 name=f"{name}_mean",
-            )
-            y = constant(y)
+            )(y)
         if layer.activation is not keras.activations.linear:
             y = keras.layers.Activation(layer.activation, name=f"{name}_activation")(y)
         return y
@@ -272,6 +269,5 @@ class AblatedModel(keras.Model):
         config = dict(config)
         ablated = keras.saving.deserialize_keras_object(config.pop("ablated"), custom_objects)
         shape = config.pop("input_shape")
-        return cls(
-            ablated, input_shape=tuple(shape) if isinstance(shape, list) else shape, **config
-        )
+        shape = tuple(shape) if isinstance(shape, list) else shape
+        return cls(ablated, input_shape=shape, **config)

@@ -8,7 +8,7 @@ contribute to the reference's sums. Neurons become r + m · (y − r). Masks of 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -24,6 +24,8 @@ from nnslicer_tf.instrument.layout import LEVELS
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.operations import Lookup, Operation, Synapses
 from nnslicer_tf.instrument.references import Weights
+
+Named: TypeAlias = Mapping[str, Any]  # tensors by operation, kernel or variable
 
 
 def maskable(model: ModelLike) -> InstrumentedModel:
@@ -57,11 +59,8 @@ def has_tied_kernels(im: InstrumentedModel) -> bool:
         }
         if len(set(map(id, kernels))) < len(kernels) or tables & sums:
             return True
-        others = [
-            o
-            for o in im.operations
-            if o.inputs and not o.kernels and not isinstance(o.keras_layer, keras.layers.Layer)
-        ]
+        others = [o for o in im.operations if o.inputs and not o.kernels]
+        others = [o for o in others if not isinstance(o.keras_layer, keras.layers.Layer)]
         x = examples(im.functional, list(im.input_shapes.values())) if others else None
         if x is None:
             return False
@@ -167,9 +166,7 @@ class Network:
         self.bases = tuple(read)
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
-    def _add(
-        self, name: str, shape: tuple[int, ...], spread: tuple[int, ...] | None = None
-    ) -> None:
+    def _add(self, name: str, shape: tuple, spread: tuple | None = None) -> None:
         self.shapes[name] = shape
         self._spread[name] = shape if spread is None else spread
 
@@ -177,8 +174,7 @@ class Network:
         read: dict[str, None] = {}
         for operation in self._candidates:
             name, params = operation.name, operation.params
-            cell = params.unrolled.cell if isinstance(params, rnn.Member) else (operation,)
-            kernels = [k for o in cell for k in o.kernels if _in(k.name, of)]
+            kernels = [kernel for kernel in _kernels(operation) if _in(kernel.name, of)]
             if not kernels or (isinstance(params, Lookup) and not self.lookups):
                 continue
             for kernel in kernels:
@@ -228,15 +224,22 @@ class Network:
             check_name("operation", name, self.im.graph.operations)
 
     def check_unit(self, name: str) -> None:
-        """Raise InvalidArgumentError if an operation is none of those that have units."""
-        if self._by_synapse or self.by_weight or name in self.wanted:
-            return
-        operation = self.im[name]
-        has_units = isinstance(operation.params, rnn.Member) or operation.heads
-        if not has_units and operation.kind not in ("weighted_sum", "lookup", "input"):
+        """Raise InvalidArgumentError for a name without units, unless they act elsewhere alone."""
+        acts = self.by_weight
+        if self._by_synapse:
+            acts = any(name == kernel.name for o in self._order for kernel in _kernels(o))
+        elif not acts:
+            operation = self.im[name]
+            has_units = isinstance(operation.params, rnn.Member) or operation.heads
+            has_units = has_units or operation.kind in ("weighted_sum", "lookup", "input")
+            acts = not has_units or any(o is operation for o in self._order)
+        if acts:
+            none = name in self.wanted or self.level == "input"
+            remedy = "" if none else f" To mask it, name all: Ablation(..., of=['{name}', …])."
             raise InvalidArgumentError(
-                f"Operation '{name}' has no units at level '{self.level}', which a mask could keep."
+                f"'{name}' has no units at level '{self.level}' here, which a mask could keep."
                 f"{did_you_mean(name, self.shapes)} Those with units: {', '.join(self.shapes)}."
+                f"{remedy}"
             )
 
     # The compiled functions
@@ -281,7 +284,7 @@ class Network:
             effects = ops.sum(ops.reshape(effects, (rows.samples, rows.donors, -1)), axis=1)
         return values, effects
 
-    def sums_of(self, base: Mapping[str, Any]) -> dict[str, Any]:
+    def sums_of(self, base: Named) -> dict[str, Any]:
         """Return the weighted sums of a reference, which do not depend on masks."""
         return {o.name: o.compute(base[o.inputs[0]]) for o in self._sums}
 
@@ -295,9 +298,7 @@ class Network:
         arrays = reference.variables
         return {name: arrays[self._place[id(self.variables[name])]] for name in self.shapes}
 
-    def _function(
-        self, key: Any, function: Callable[..., Any], signature: Any = None
-    ) -> Callable[..., Any]:
+    def _function(self, key: Any, function: Callable, signature: Any = None) -> Callable[..., Any]:
         if key not in self._compiled:
             self._compiled[key] = compiled_function(function, signature)
         return self._compiled[key]
@@ -317,10 +318,8 @@ class Network:
 
     def _tensor(self, flat: np.ndarray, rows: Rows) -> Any:
         """Return a mask as a tensor `(1 or rows, units)`."""
-        repeats = rows.donors if flat.ndim > 1 else 1
-        rows_of = np.atleast_2d(flat)
-        rows_of = np.repeat(rows_of, repeats, axis=0) if repeats > 1 else rows_of
-        return ops.convert_to_tensor(rows_of, "float32")
+        flat = np.repeat(flat, rows.donors, axis=0) if flat.ndim > 1 and rows.donors > 1 else flat
+        return ops.convert_to_tensor(np.atleast_2d(flat), "float32")
 
     def split(self, mask: Any) -> dict[str, Any]:
         """Return the masks `(1 or rows, …)` of values, kernels or variables, by unit name."""
@@ -334,22 +333,17 @@ class Network:
             masks[name] = ops.reshape(part, (-1, *self._spread[name]))
         return masks
 
-    def run(
-        self, mask: Any, x: Sequence[Any], base: Mapping[str, Any], constants: Mapping[str, Any]
-    ) -> list[Any]:
-        """Return the wanted operations' values.
+    def run(self, mask: Any, x: Sequence[Any], base: Named, constants: Named) -> list[Any]:
+        """Return the wanted operations' values for a mask `(1 or rows, units)`, inputs `(rows, …)`.
 
-        Args:
-            mask: `(1 or rows, units)`.
-            x: Inputs `(rows, …)`.
-            base: Reference values `(1 or rows, *shape)` by operation, or by variable.
-            constants: As of `sums_of`.
+        `base` has reference values `(1 or rows, *shape)` by operation or variable; `constants` are
+        as of `sums_of`.
         """
         masks = self.split(mask)
         if not self.by_weight:
             return self._values(masks, x, base, constants)
 
-        def changed(masks: Mapping[str, Any]) -> list[tuple[keras.Variable, Any]]:
+        def changed(masks: Named) -> list[tuple[keras.Variable, Any]]:
             changes: dict[int, tuple[keras.Variable, Any]] = {}
             for name, part in masks.items():
                 variable = self.variables[name]
@@ -373,13 +367,7 @@ class Network:
 
         return ops.map(one, (list(x), masks))
 
-    def _values(
-        self,
-        masks: Mapping[str, Any],
-        x: Sequence[Any],
-        base: Mapping[str, Any],
-        constants: Mapping[str, Any],
-    ) -> list[Any]:
+    def _values(self, masks: Named, x: Sequence[Any], base: Named, constants: Named) -> list[Any]:
         values: dict[str, Any] = dict(zip(self.im.input_operations, x, strict=True))
         through_time: dict[Any, dict[str, Any]] = {}
         for operation in self._order:
@@ -404,9 +392,7 @@ class Network:
             values[name] = value
         return [values[name] for name in self.wanted]
 
-    def _looked_up(
-        self, operation: Operation, masks: Mapping[str, Any], base: Mapping[str, Any], inputs: Any
-    ) -> Any:
+    def _looked_up(self, operation: Operation, masks: Named, base: Named, inputs: Any) -> Any:
         """Return an embedding whose masked entries are the reference's values."""
         table = operation.params.variable()
 
@@ -422,9 +408,7 @@ class Network:
             share = _map_rows(kept, masks_of_rows, *inputs)
         return value * share + (1 - share) * base[operation.name]
 
-    def _recurrent(
-        self, operation: Operation, masks: Mapping[str, Any], base: Mapping[str, Any]
-    ) -> Callable[..., dict[str, Any]]:
+    def _recurrent(self, operation: Operation, masks: Named, base: Named) -> Callable[..., Any]:
         """Return the function that computes a recurrent layer, with masked units or synapses."""
         unrolled = operation.params.unrolled
         run = partial(unrolled.run, wanted=rnn.inside(unrolled, self._order))
@@ -454,18 +438,21 @@ class Network:
             }
 
             def one(row: Any) -> Any:
-                found = _run_masked(
-                    run,
-                    operation,
-                    row[1],
-                    {n: v[None] for n, v in row[2].items()},
-                    *(value[None] for value in row[0]),
-                )
+                x, masks_of_row, read = row
+                read = {name: value[None] for name, value in read.items()}
+                found = _run_masked(run, operation, masks_of_row, read, *(v[None] for v in x))
                 return {name: value[0] for name, value in found.items()}
 
             return ops.map(one, (list(inputs), own, values))
 
         return each
+
+
+def _kernels(operation: Operation) -> list[Synapses]:
+    """Return the kernels of an operation, or of the recurrent layer that it is of."""
+    params = operation.params
+    cell = params.unrolled.cell if isinstance(params, rnn.Member) else (operation,)
+    return [kernel for o in cell for kernel in o.kernels]
 
 
 def _read_by(operation: Operation) -> list[str]:
@@ -477,11 +464,7 @@ def _read_by(operation: Operation) -> list[str]:
 
 
 def _run_masked(
-    run: Callable[..., dict[str, Any]],
-    operation: Operation,
-    masks: Mapping[str, Any],
-    base: Mapping[str, Any],
-    *inputs: Any,
+    run: Callable[..., Any], operation: Operation, masks: Named, base: Named, *inputs: Any
 ) -> dict[str, Any]:
     """Run a recurrent layer some of whose synapses are masked."""
     unrolled: rnn.Unrolled = operation.params.unrolled

@@ -13,13 +13,14 @@ serves all masks, samples and references.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._checks import check_count, check_memory, check_name, counted
+from nnslicer_tf._checks import check_count, check_memory, check_name, counted, names_of
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.ablated_network import Network, Rows, has_tied_kernels, maskable
 from nnslicer_tf.instrument.data import DataLike, one_order
@@ -121,17 +122,23 @@ class Ablation:
         self.reference.check(self.im)
         self.target = None if target is None else resolve_target(self.im, target)
         wanted = self.im.logit_operation if self.target is None else self.target.operation
-        names = None if of is None else (of,) if isinstance(of, str) else tuple(of)
+        names = None if of is None else names_of("of", of)
         parts = {name: tuple(map(tuple, lists)) for name, lists in (groups or {}).items()}
         key = "ablation", level, by_weight, wanted, names, tuple(parts.items())
         self.network = self.im.prepared(
             key, lambda: Network(self.im, level, by_weight, (wanted,), names, parts)
         )
+        options: dict[str, Any] = {"target": self.target, "of": names, "groups": parts}
+        self._again = partial(Ablation, self.im, self.reference, level, **options)
         # The values of a reference that is the same for all samples, the reference itself (another
         # may get the id of one that is gone), and a checksum of the weights.
         self._kept: tuple[Any, Any, Any] = None, None, None
         self.shapes = self.network.shapes
         self.units = self.network.units
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments: compiled functions cannot be."""
+        return self._again, ()
 
     def rows(self, x: DataLike, reference: Reference | None = None) -> Rows:
         """Return samples that `outputs` and `effects` can run under many masks without new checks.
@@ -259,22 +266,21 @@ class Ablation:
         """
         from nnslicer_tf.instrument.ablated_models import ablated_model
 
-        unreached = [*(set(mask) - set(self.shapes))] if isinstance(mask, Mapping) else []
-        if unreached and self._flat(mask, 0).size:  # the mask fits
+        masks, given = self.masks(mask), mask if isinstance(mask, Mapping) else {}
+        unreached = [n for n in given if n not in masks and not np.all(np.asarray(given[n]) == 1)]
+        if unreached:
             raise InvalidArgumentError(
                 f"Units of '{unreached[0]}' do not reach this ablation's target, "
                 f"'{self.network.wanted[0]}'. Pass one that they reach: Ablation(..., target=...)."
             )
-        return ablated_model(self, self.masks(mask), into)
+        return ablated_model(self, masks, into)
 
     def masks(self, mask: Mask) -> dict[str, np.ndarray]:
         """Return a mask by name, each of its shape in `shapes`, float32."""
         sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
         parts = np.split(self._flat(mask, 0), np.cumsum(sizes)[:-1])
-        return {
-            name: part.reshape(shape)
-            for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)
-        }
+        pairs = zip(parts, self.shapes.items(), strict=True)
+        return {name: part.reshape(shape) for part, (name, shape) in pairs}
 
     def _flat(self, mask: Mask, samples: int) -> np.ndarray:
         """Return a mask as an array over all units, `(units,)` or `(samples, units)` float32."""
@@ -285,11 +291,8 @@ class Ablation:
                     "Masks must be finite numbers: 1 keeps a unit. Received: NaN or infinity"
                 )
         if not isinstance(mask, Mapping):
-            flat = np.asarray(mask)
-            if flat.dtype.kind not in "bif" or flat.shape not in (
-                (self.units,),
-                (samples, self.units),
-            ):
+            flat, shapes = np.asarray(mask), ((self.units,), (samples, self.units))
+            if flat.dtype.kind not in "bif" or flat.shape not in shapes:
                 raise InvalidArgumentError(
                     f"A mask over all units has shape ({self.units},), or one such row for each "
                     f"sample. Received: {flat.dtype} {flat.shape}"
@@ -298,16 +301,16 @@ class Ablation:
         arrays = {name: np.asarray(part) for name, part in mask.items()}
         for name in list(arrays):
             self.network.check(name)
-            if name not in self.shapes:  # it does not reach the target
-                self.network.check_unit(name)
-                del arrays[name]
-                continue
-            array, shape = arrays[name], self.shapes[name]
+            shape = self.shapes.get(name, (array := arrays[name]).shape)
             if array.dtype.kind not in "bif" or array.shape not in (shape, (samples, *shape)):
                 raise InvalidArgumentError(
                     f"A mask for '{name}' must be real numbers of shape {shape}, or one for each "
                     f"of {counted(samples, 'sample')}. Received: {array.dtype} {array.shape}"
                 )
+            if name not in self.shapes:
+                if not (array == 1).all():
+                    self.network.check_unit(name)
+                del arrays[name]
         each = any(array.ndim > len(self.shapes[name]) for name, array in arrays.items())
         lead = (samples,) if each else ()
         parts = []
@@ -331,10 +334,8 @@ class Ablation:
             of_rows = base
             if self.reference.paired and not self.network.by_weight:
                 of_rows = {name: value[here] for name, value in base.items()}
-            yield (
-                self._rows(checked[here], of_rows, constants, donors),
-                flat[here] if flat.ndim > 1 else flat,
-            )
+            rows = self._rows(checked[here], of_rows, constants, donors)
+            yield rows, flat[here] if flat.ndim > 1 else flat
 
     def _base(self, reference: Reference, x: Any) -> Base:
         """Return a reference's values, what they contribute to sums, and the number of donors."""

@@ -33,7 +33,7 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
             shape = {name: tuple(one[1:]) for name, one in shape.items()}
         elif isinstance(shape, (list, tuple)):
             shape = tuple(shape[1:]) if _is_shape(shape) else [tuple(one[1:]) for one in shape]
-    if not shape and shape != ():
+    if shape is None or not (isinstance(shape, tuple) or len(shape)):
         raise InputShapeError(
             f"The input shape of model '{model.name}' ({type(model).__name__}) is not known. Call "
             "the model on data first, or specify it: InstrumentedModel(model, input_shape=(…))."
@@ -89,12 +89,8 @@ def _number_anew(model: keras.Model) -> None:
 
 def _constants(model: keras.Model) -> list[np.ndarray]:
     """Return the tensors with values among the arguments of a functional model's operations."""
-    nodes = [node for depth in model._nodes_by_depth.values() for node in depth]
-    leaves = [
-        leaf
-        for node in nodes
-        for leaf in keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
-    ]
+    given = [node.arguments for depth in model._nodes_by_depth.values() for node in depth]
+    leaves = [leaf for one in given for leaf in keras.tree.flatten((one.args, one.kwargs))]
     return [keras.ops.convert_to_numpy(leaf) for leaf in leaves if is_value(leaf)]
 
 

@@ -196,7 +196,5 @@ def as_reference(reference: Any, profile: Any = None) -> Reference:
 
 def values_of(im: InstrumentedModel, x: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the values of operations for all samples, an array or `Inputs` that was checked."""
-    parts = []
-    for first in range(0, len(x), _BATCH):
-        parts.append(im.forward(x[first : first + _BATCH], names, first))
+    parts = [im.forward(x[i : i + _BATCH], names, i) for i in range(0, len(x), _BATCH)]
     return {name: np.concatenate([part[name] for part in parts]) for name in names}

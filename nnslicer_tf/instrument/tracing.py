@@ -15,6 +15,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -95,7 +96,7 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
     names = [input_name(tensor) for tensor in model.inputs]
     if isinstance(input_shape, Mapping) and set(input_shape) == set(names):
         input_shape = [input_shape[name] for name in names]
-    shapes = tuple(map(tuple, flat_shapes(input_shape))) if input_shape else own
+    shapes = own if input_shape is None else tuple(map(tuple, flat_shapes(input_shape)))
     fits = len(shapes) == len(own) and all(map(shape_fits, shapes, own))
     if not fits or any(None in shape for shape in shapes):
         problem = "whose size is not fixed" if fits else f"not {shapes}"
@@ -104,10 +105,8 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
             "Analyses that get data use its shape. Otherwise specify it: "
             f"InstrumentedModel(model, input_shape={_example(names, own)})."
         )
-    sources = [
-        keras.Input(shape, dtype=tensor.dtype)
-        for shape, tensor in zip(shapes, model.inputs, strict=True)
-    ]
+    of_inputs = zip(shapes, model.inputs, strict=True)
+    sources = [keras.Input(shape, dtype=tensor.dtype) for shape, tensor in of_inputs]
     pairs = zip(sources, model.inputs, strict=True)
     visitor = _Visitor({id(source) for source, tensor in pairs if _is_token(tensor)}, model.outputs)
     try:
@@ -202,7 +201,7 @@ class _Visitor:
         is_layer = isinstance(layer, keras.layers.Layer)
         if is_layer and kwargs.get("training"):
             _check_inference(layer, path)
-        if specs is None:
+        if specs is None or _is_open(specs):
 
             def cast(x: Any) -> Any:
                 if isinstance(x, Constant):
@@ -213,6 +212,9 @@ class _Visitor:
 
             of_call = keras.tree.map_structure(cast, (args, kwargs))
             specs = layer.compute_output_spec(*of_call[0], **of_call[1])
+            if _is_open(specs):  # by EinsumDense(…, output_shape=(None, 8)); its `call` tells
+                with suppress(Exception):  # that of `call`, which is then refused with its reason
+                    specs = keras.Operation.compute_output_spec(layer, *of_call[0], **of_call[1])
         leaves = keras.tree.flatten((args, kwargs))
         if not _tensors(leaves) and any(isinstance(leaf, Constant) for leaf in leaves):
             return of_constants(layer, args, kwargs, specs)
@@ -237,7 +239,7 @@ class _Visitor:
                 found = self.run(functional, in_order(functional, args[0]), f"{path}/")
                 return keras.tree.pack_sequence_as(specs, found)
         outputs = keras.tree.map_structure(
-            lambda spec: keras.KerasTensor(spec.shape, dtype=spec.dtype), specs
+            lambda x: keras.KerasTensor(x.shape, dtype=x.dtype), specs
         )
         flat = keras.tree.flatten(outputs)
         self._alive.append(outputs)
@@ -267,8 +269,11 @@ class _Visitor:
                 if is_layer and layer.supports_masking and _tensors((first,)):
                     self._set_masks(layer, path, named, results[0], paddings, masks)
                 return keras.tree.pack_sequence_as(outputs, results)
-        if any(None in tensor.shape[1:] for tensor in tensors):
-            raise UnsupportedLayerError(f"Layer '{path}': the batch axis must come first.")
+        for tensor in (tensor for tensor in tensors if None in tensor.shape[1:]):
+            raise UnsupportedLayerError(
+                f"Layer '{path}': the batch axis must come first, and the size of all others be "
+                f"known. Received: {tensor.shape}"
+            )
         numbers = set(map(id, tensors)) - self._tokens
         is_token = not numbers
         kinds = {x.dtype for x in tensors if id(x) in numbers}
@@ -348,10 +353,10 @@ class _Visitor:
         prefix = f"{path}#{reuse}/" if reuse else f"{path}/"
         for call in expansion.calls:
             specs = [keras.KerasTensor((None, *x.shape[1:]), dtype=x.dtype) for x in call.outputs]
-            inner_args, inner_kwargs = keras.tree.map_structure(
+            given = keras.tree.map_structure(
                 lambda x: outside.get(id(x), x), (call.args, call.kwargs)
             )
-            results = self.visit(call.operation, prefix, inner_args, inner_kwargs, specs, layer)
+            results = self.visit(call.operation, prefix, given[0], given[1], specs, layer)
             results = keras.tree.flatten(results)
             outside.update(zip(map(id, call.outputs), results, strict=True))
         self._expanded -= 1
@@ -510,11 +515,8 @@ def _attribute_of(layer: keras.layers.Layer, parent: keras.layers.Layer | None) 
             continue
         if value is layer:
             return name.lstrip("_")
-        entries: Any = ()
-        if isinstance(value, Mapping):
-            entries = value.items()
-        elif isinstance(value, (list, tuple)):
-            entries = enumerate(value)
+        entries: Any = value.items() if isinstance(value, Mapping) else ()
+        entries = enumerate(value) if isinstance(value, (list, tuple)) else entries
         for key, entry in entries:
             if entry is layer:
                 return f"{name.lstrip('_')}_{key}"
@@ -552,6 +554,11 @@ def _check_inference(layer: keras.layers.Layer, path: str) -> None:
                 f"{why} at inference, too. Analyses need a model that treats each sample alike: "
                 "rebuild it without that argument, and copy the weights with set_weights."
             )
+
+
+def _is_open(specs: Any) -> bool:
+    """Whether the size of an axis other than the batch's is not known."""
+    return any(x.shape[:1] == (None,) and None in x.shape[1:] for x in _tensors(specs))
 
 
 def _tensors(structure: Any) -> list[Any]:

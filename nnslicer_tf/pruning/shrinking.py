@@ -20,7 +20,7 @@ import pandas as pd
 
 from nnslicer_tf._checks import as_generator, check_count, check_number, is_int
 from nnslicer_tf._environment import without_retracing_warnings
-from nnslicer_tf._files import as_path, atomic_path, check_writable
+from nnslicer_tf._files import as_path, atomic_path
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
@@ -101,11 +101,14 @@ class Shrunk(ShownAsTable):
                 "A model can be written as .keras, .tflite or .onnx, or as a folder without an "
                 f"ending (SavedModel). Received: '{path}'"
             )
+        if not path.suffix and path.exists() and not path.is_dir():
+            raise InvalidArgumentError(
+                f"Cannot write to '{path}': it is no folder. Remove it, or give an ending."
+            )
         try:
             if not path.suffix:
                 self.model.export(path, verbose=False)
                 return
-            check_writable(path)
             with atomic_path(path) as temporary:
                 if path.suffix == ".tflite":
                     temporary.write_bytes(to_litert(self.model))
@@ -118,6 +121,8 @@ class Shrunk(ShownAsTable):
                 f"Keras writes '{path}' with other packages: {error}. Install them: "
                 "pip install tf2onnx onnx"
             ) from error
+        except InvalidArgumentError:
+            raise
         except (ValueError, RuntimeError) as error:
             raise UnsupportedLayerError(f"Keras cannot write '{path}' here: {error}") from error
 
@@ -267,15 +272,8 @@ def shrink(
         prefix = f"{name}: " if len(im.output_names) > 1 else ""
         figures = kind.both_qualities(both, right)
         quality |= {prefix + figure: values for figure, values in figures.items()}
-    return Shrunk(
-        model=small,
-        whole=whole,
-        classes=tuple(targets),
-        other=other,
-        before=Costs(im, x[0]),
-        after=Costs(small, x[0]),
-        quality=quality,
-    )
+    costs = Costs(im, x[0]), Costs(small, x[0])
+    return Shrunk(small, whole, tuple(targets), other, *costs, quality)
 
 
 def _check(

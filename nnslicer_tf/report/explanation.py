@@ -48,10 +48,8 @@ def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
         # The own method, the two best ones, and a random order, which comes last.
         best = one.comparison.to_frame()["method"][:2]
         chosen = dict.fromkeys([one.own_method, *best, list(one.comparison.deletion)[-1]])
-        for verb, of_methods in (
-            ("hidden", one.comparison.deletion),
-            ("shown", one.comparison.insertion),
-        ):
+        both = {"hidden": one.comparison.deletion, "shown": one.comparison.insertion}
+        for verb, of_methods in both.items():
             drawn = {n: (of_methods[n].shares, of_methods[n].answers) for n in chosen}
             drawn = {own if n == one.own_method else n: curve for n, curve in drawn.items()}
             curves.append(curve_cell(drawn, verb, answer))
@@ -148,8 +146,8 @@ def _blocks(one: Any, kind: str) -> list[Any]:
         answer,
         *_pictures(first, kind),
         Text(f"Blue raises the score of {one.question}, red lowers it. {_METHODS[one.own_method]}"),
+        *rest,
     ]
-    blocks += rest
     if one.background is not None and one.background.names:
         title = f"Contributions against {len(one.background.by_row)} background rows"
         blocks.append(Table(one.background.to_frame(), title))
@@ -163,10 +161,8 @@ def _blocks(one: Any, kind: str) -> list[Any]:
         certificate = frame.droplevel(1).T.rename_axis("certificate").reset_index()
         blocks.append(Table(certificate, "Certificates of decisive slices", longest=12))
     if one.frequencies is not None:
-        blocks += [
-            Heading("Difference from usual slices"),
-            Table(one.differences(), "Synapses, for each layer"),
-        ]
+        blocks.append(Heading("Difference from usual slices"))
+        blocks.append(Table(one.differences(), "Synapses, for each layer"))
     blocks += [
         Heading("What matters most"),
         Table(one.channels(), "Channels, from the output to the input", longest=40),

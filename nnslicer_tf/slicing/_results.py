@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, names_of
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._rows import Matrix, Shapes, joined, to_rows, width
@@ -155,12 +155,9 @@ class EachRow(Collector):
     dense: bool = False  # most contributions are not zero
 
     def collect(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Rows:
+        both = (result.synapses, self.kernels), (result.neurons, self.operations)
         synapses, neurons = (
-            to_rows(arrays, shapes, len(logits), self.dtype, self.dense)
-            for arrays, shapes in (
-                (result.synapses, self.kernels),
-                (result.neurons, self.operations),
-            )
+            to_rows(arrays, shapes, len(logits), self.dtype, self.dense) for arrays, shapes in both
         )
         return Rows(synapses, neurons if self.operations else None, self.predicted(logits))
 
@@ -194,7 +191,7 @@ def chosen_shapes(
         ("kernel", kernels, {name: kernel.shape for name, kernel in plan.kernels.items()}),
         ("operation", operations, plan.shapes),
     ):
-        wanted = dict.fromkeys(shapes if names is None else names)
+        wanted = shapes if names is None else names_of(f"{what}s", names)
         for name in wanted:
             check_name(what, name, shapes)
         chosen.append({name: shape for name, shape in shapes.items() if name in wanted})

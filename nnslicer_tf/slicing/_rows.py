@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from nnslicer_tf._files import Archive, disk_errors, temporary_file
 from nnslicer_tf._kernels.pools import copy_nonzero
+from nnslicer_tf.errors import CorruptFileError
 
 Matrix: TypeAlias = sp.csr_array | np.ndarray
 """Rows `(samples, values)`, int32 for counts and float32 for amounts."""
@@ -29,10 +30,7 @@ def width(shapes: Shapes) -> int:
 def places(shapes: Shapes) -> dict[str, slice]:
     """Map each name to the columns of its array in a row."""
     ends = np.cumsum([0, *(np.prod(shape) for shape in shapes.values())]).astype(int).tolist()
-    return {
-        name: slice(start, stop)
-        for name, start, stop in zip(shapes, ends[:-1], ends[1:], strict=True)
-    }
+    return dict(zip(shapes, map(slice, ends[:-1], ends[1:]), strict=True))
 
 
 def to_rows(
@@ -160,7 +158,10 @@ class RowsOnDisk:
             empty, dtype = not path.stat().st_size, self._dtypes[part]
             values[part] = np.zeros(0, dtype) if empty else np.memmap(path, dtype, "r")
         for part, path in self._unfinished.items():
-            os.replace(path, self._folder / f"{self._name}.{part}")
+            try:
+                os.replace(path, at := self._folder / f"{self._name}.{part}")
+            except IsADirectoryError as error:
+                raise CorruptFileError(f"'{at}' is a folder. Remove it.") from error
         if "dense" in values:
             return values["dense"].reshape(self._rows, self._columns)
         matrix = sp.csr_array((self._rows, self._columns), dtype=self._dtypes["data"])

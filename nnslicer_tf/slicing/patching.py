@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, names_of
 from nnslicer_tf._environment import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError
@@ -162,8 +162,8 @@ def patch(
     im = instrumented(model)
     check_name("sweep", sweep, SWEEPS)
     runs, chosen, scores = _runs(im, clean, corrupt, target, instead_of)
-    operations = [operations] if isinstance(operations, str) else operations
-    names = _swept(im, chosen, sweep, operations)
+    of = None if operations is None else names_of("operations", operations)
+    names = _swept(im, chosen, sweep, of)
     own, other = (1, 0) if restore else (0, 1)
     weights = chosen.weights(im[chosen.operation].size)
 
@@ -288,24 +288,22 @@ def _swept(
     heads = [o.name for o in reached if o.heads is not None and o.heads.role == "context"]
     if by_head and not (names or heads):
         raise InvalidArgumentError(f"'{im.model.name}' has no heads. Use sweep='channel'.")
+    known = [o.name for o in reached]
     if names is None:
-        sums = {*_units(im)} - projections_of_heads(im)
-        added = [o.name for o in reached if o.kind == "add" and len(o.inputs) > 1]
-        names = heads if by_head else [n for n in im.graph.operations if n in {*sums, *added}]
-        names = [n for n in names if n in {o.name for o in reached}]
-    else:
-        if not names:
-            raise InvalidArgumentError("operations is empty. Name at least one, or omit it.")
-        for name in names:
-            if name not in {o.name for o in reached}:
-                hint = "does not exist" if name not in im.graph.operations else "is not before it"
-                raise InvalidArgumentError(
-                    f"Operation '{name}' {hint}; the target reads '{target.operation}'."
-                )
-            if by_head and im[name].heads is None:
-                raise InvalidArgumentError(f"Operation '{name}' has no heads; swept: {heads}.")
-        names = [n for n in im.graph.operations if n in names]
-    return list(names)
+        units = {*_units(im)} - projections_of_heads(im)
+        units |= {o.name for o in reached if o.kind == "add" and len(o.inputs) > 1}
+        return heads if by_head else [name for name in known if name in units]
+    if not names:
+        raise InvalidArgumentError("operations is empty. Name at least one, or omit it.")
+    for name in names:
+        if name not in known:
+            hint = "does not exist" if name not in im.graph.operations else "is not before it"
+            raise InvalidArgumentError(
+                f"Operation '{name}' {hint}; the target reads '{target.operation}'."
+            )
+        if by_head and im[name].heads is None:
+            raise InvalidArgumentError(f"Operation '{name}' has no heads; swept: {heads}.")
+    return [name for name in known if name in names]
 
 
 def _parts(operation: Operation, sweep: str) -> list[tuple[dict[str, int], np.ndarray]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._checks import check_name, counted
+from nnslicer_tf._checks import check_name, counted, names_of
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.slicing import _rows
@@ -120,10 +120,7 @@ class SliceSet(ShownAsTable):
 
     def _slice(self, synapses: np.ndarray, neurons: np.ndarray | None, samples: int) -> Slice:
         of_neurons, of_synapses = (
-            {
-                name: values[columns].reshape(shapes[name])
-                for name, columns in _rows.places(shapes).items()
-            }
+            {n: values[place].reshape(shapes[n]) for n, place in _rows.places(shapes).items()}
             if values is not None
             else {}
             for values, shapes in ((neurons, self.operations), (synapses, self.kernels))
@@ -175,7 +172,7 @@ def _to_sparse(matrix: Matrix) -> sp.csr_array:
 
 def _columns(names: Iterable[str], shapes: Shapes, what: str) -> np.ndarray:
     parts = [np.zeros(0, np.int64)]
-    for name in names:
+    for name in names_of(f"{what}s", names):
         check_name(what, name, shapes)
         columns = _rows.places(shapes)[name]
         parts.append(np.arange(columns.start, columns.stop))

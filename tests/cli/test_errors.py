@@ -1,5 +1,6 @@
 """The command line on bad input: one line, and nothing is lost."""
 
+import os
 import re
 import socket
 
@@ -162,6 +163,18 @@ def test_an_unwritable_output_is_refused_before_anything_is_read(nnslicer, tmp_p
     assert code == 2
     assert len(shown_lines(errors)) == 1
     assert errors.startswith(f"nnslicer: Cannot write to '{target.with_suffix('')}")
+
+
+@pytest.mark.parametrize("pipe", ["small.keras", "small.tflite"])
+def test_models_are_not_written_over_a_pipe(nnslicer, tmp_path, pipe):
+    os.mkfifo(tmp_path / pipe)
+    options = ("--data", "digits", "--output", tmp_path / "small.keras", "--quantise", "int8")
+    code, out, errors = nnslicer("prune", "--model", tmp_path / "missing", *options)
+    assert code == 2 and out == ""
+    assert shown_lines(errors)[0].startswith(
+        f"nnslicer: Cannot write to '{tmp_path / pipe}': it is"
+    )
+    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
 
 
 def test_a_data_set_that_is_nowhere(nnslicer, files, tmp_path, monkeypatch):

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
+from nnslicer_tf.slicing._rows import RowsOnDisk
 
 WORK = {"model": "lenet", "theta": 0.3, "shape": (2, 3)}
 
@@ -75,3 +77,19 @@ def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidArgumentError, match="file"):
         store(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["data", "indices"])
+def test_a_folder_in_the_place_of_a_file_of_rows(tmp_path, name):
+    (tmp_path / f"synapses.{name}").mkdir()
+    rows = RowsOnDisk(tmp_path, "synapses", 3, np.int32)
+    rows.append(sp.csr_array(np.eye(3, dtype=np.int32)))
+    with pytest.raises(CorruptFileError, match=rf"synapses\.{name}' is a folder"):
+        rows.finish()
+
+
+@pytest.mark.parametrize("name", ["identity.json", "a.npz"])
+def test_a_folder_in_the_place_of_a_part(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises((CorruptFileError, InvalidArgumentError), match=f"{name}'"):
+        store(tmp_path).load("a")

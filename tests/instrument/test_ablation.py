@@ -468,3 +468,66 @@ def test_one_operation_by_name():
     ablation = Ablation(model, Zero(), "neuron", of="h")  # one name, and not its letters
     assert list(ablation.shapes) == ["h"]
     assert ablation.outputs({"h": np.full(4, 0.5)}, x).shape == (2, 2)
+
+
+def of_tokens():
+    inputs = keras.Input((5,), dtype="int32")
+    hidden = layers.Dense(6, activation="gelu", name="d")(
+        layers.Embedding(7, 6, name="emb")(inputs)
+    )
+    last = layers.Dense(3, name="last")(layers.GlobalAveragePooling1D()(hidden))
+    model = keras.Model(inputs, {"answer": last, "other": layers.Dense(2, name="aside")(hidden)})
+    tokens = RNG.integers(0, 7, size=(8, 5))
+    return model, tokens, nns.Profile.from_data(model, tokens, progress=False)
+
+
+@pytest.mark.parametrize("reference", ["zero", "mean"])
+@pytest.mark.parametrize("level", ["synapse", "neuron", "channel"])
+def test_masks_that_would_do_nothing_are_refused(level, reference):
+    """An embedding has units only if it is named: its mask then acts as computed by hand."""
+    model, tokens, profile = of_tokens()
+    mean = reference == "mean"
+    shape = {"synapse": (7, 6), "neuron": (5, 6), "channel": (6,)}[level]
+    ablation = Ablation(model, profile if mean else "zero", level, target={"answer": 0})
+    whole = ablation.outputs({}, tokens)
+    for mask in (np.zeros(shape), np.eye(*shape) if len(shape) == 2 else np.arange(6) > 2):
+        for call in (lambda m: ablation.outputs(m, tokens), ablation.masks, ablation.model):
+            with pytest.raises(InvalidArgumentError, match=r"'emb' has no units.*of=\['emb'"):
+                call({"emb": mask})
+    for rubbish in ("rubbish", [None], [1j]):
+        with pytest.raises(InvalidArgumentError, match="'emb' must be real numbers"):
+            ablation.outputs({"emb": rubbish}, tokens)
+    # A mask that keeps everything does nothing, as it says; neither do units of other outputs.
+    for nothing in ({"emb": np.ones(shape)}, {"aside": np.zeros((6, 2))}):
+        np.testing.assert_array_equal(ablation.outputs(nothing, tokens), whole)
+    np.testing.assert_allclose(
+        ablation.model({"emb": np.ones(shape)}).predict(tokens, verbose=0)["answer"],
+        model.predict(tokens, verbose=0)["answer"],
+        atol=1e-5,
+    )
+    if level != "synapse":
+        for name in ("last", "d", ablation.im.input_operations[0]):
+            with pytest.raises(InvalidArgumentError, match=f"'{name}' has no units"):
+                ablation.outputs({name: np.zeros(ablation.im[name].shape)}, tokens)
+
+    named = Ablation(model, profile if mean else "zero", level, of="emb", target={"answer": 0})
+    keep = RNG.integers(0, 2, size=shape)
+    values = model.get_layer("emb").embeddings.numpy()[tokens]
+    kept = keep[tokens] if level == "synapse" else keep
+    values = kept * values + (1 - kept) * (values.mean(axis=0) if mean else 0)
+    rest = keras.Model(model.get_layer("d").input, model.get_layer("last").output)
+    np.testing.assert_allclose(
+        named.outputs({"emb": keep}, tokens), rest.predict(values, verbose=0), atol=1e-5
+    )
+    other = "last" if level == "synapse" else "d:pre"
+    with pytest.raises(InvalidArgumentError, match=f"'{other}' has no units.*Those with.* emb"):
+        named.outputs({other: np.zeros((6, 3) if level == "synapse" else (5, 6))}, tokens)
+
+
+def test_masks_at_level_input_and_weight_name_what_has_units():
+    model, tokens, profile = of_tokens()
+    with pytest.raises(InvalidArgumentError, match=r"'d:pre' has no units.*units: emb\.$"):
+        Ablation(model, profile, "input").outputs({"d:pre": np.zeros(5)}, tokens)
+    weights = Ablation(model, "zero", "weight", of="d/kernel")
+    with pytest.raises(InvalidArgumentError, match=r"'d/bias' has no units.*: d/kernel"):
+        weights.outputs({"d/bias": np.zeros(6)}, tokens)

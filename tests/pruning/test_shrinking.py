@@ -1,7 +1,9 @@
 """`shrink`: the smaller model computes what it should, costs what it says, and is plain Keras."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -107,6 +109,24 @@ def test_files_load_without_this_package(shrunk, digits, tmp_path):
     assert size == shrunk.after.file_bytes < shrunk.before.file_bytes
     with pytest.raises(InvalidArgumentError, match=r"\.keras"):
         shrunk.save(tmp_path / "small.zip")
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.keras", "pipe.tflite", "file", "folder.keras"])
+def test_a_model_is_not_saved_over_what_is_no_model(shrunk, tmp_path, name):
+    path = tmp_path / name
+    {"pipe": os.mkfifo, "file": Path.touch, "folder": Path.mkdir}[path.stem](path)
+    before = path.lstat()
+    with pytest.raises(InvalidArgumentError, match=f"^Cannot write to '{path}': it is"):
+        shrunk.save(path)
+    assert (path.lstat().st_mode, path.lstat().st_ino) == (before.st_mode, before.st_ino)
+
+
+def test_a_model_is_saved_through_a_link(shrunk, tmp_path):
+    (tmp_path / "small.keras").symlink_to("stored")  # Keras needs the ending .keras
+    shrunk.save(tmp_path / "small.keras")
+    assert (tmp_path / "small.keras").is_symlink() and (tmp_path / "stored").stat().st_size > 1000
+    shrunk.save(tmp_path / "folder")
+    assert (tmp_path / "folder" / "saved_model.pb").is_file()
 
 
 def test_a_network_with_a_spare_unit_is_fitted_exactly():
