@@ -64,7 +64,7 @@ def test_a_masked_head_hands_on_nothing_and_is_removed(made, head):
     assert small.count_params() < model.count_params()
     removed = nns.pruning.remove_units(model, critical)
     np.testing.assert_allclose(removed(x), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="2 units"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"not \(2,"):
         nns.pruning.remove_units(model, {HEADS: np.ones(8, bool)})
 
 

@@ -161,7 +161,7 @@ def test_bad_masks_are_refused(masks, message):
 
 
 def test_sets_of_other_models_do_not_mix():
-    with pytest.raises(nns.errors.InvalidArgumentError, match="of the same model"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="Only neurons of one model"):
         _ = A | CriticalNeurons({"a": np.ones(3, bool)})
     for other in (3, None, {"a": np.ones(3, bool)}):
         for combine in (operator.and_, operator.or_):
