@@ -117,8 +117,7 @@ class TextDomain(Domain):
         self, embedding: np.ndarray, operators: Sequence[MutationOperator] | None = None
     ) -> None:
         self.words = len(embedding)
-        if operators is None:
-            operators = text_operators(similar_words(embedding))
+        operators = text_operators(similar_words(embedding)) if operators is None else operators
         super().__init__(operators)
 
     def check_seeds(self, seeds: np.ndarray) -> None:

@@ -38,8 +38,7 @@ def least_margin(values: np.ndarray, label: int | None, first: int) -> tuple[int
             "A margin needs a model whose output is a vector of two values or more. Received "
             f"outputs of shape {values.shape[1:]}"
         )
-    if label is None:
-        label = int(values[first].argmax())
+    label = int(values[first].argmax()) if label is None else label
     if not is_int(label) or not 0 <= label < values.shape[1]:
         raise InvalidArgumentError(f"label must be 0 … {values.shape[1] - 1}. Received: {label!r}")
     gaps = values[:, [label]] - values

@@ -67,7 +67,11 @@ def model_fingerprint(model: keras.Model) -> str:
         # Nothing is saved, so Keras need not warn that a lambda is hard to load.
         warnings.filterwarnings("ignore", message=".*includes a `lambda`")
         parts = _architecture(model)
-    architecture = json.dumps(parts, sort_keys=True, default=_in_config)
+    architecture = json.dumps(
+        parts,
+        sort_keys=True,
+        default=lambda value: described(value) if _is_plain(value) else type(value).__name__,
+    )
     known = hashlib.sha256(architecture.encode())
     for weight in model.weights:
         value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
@@ -89,12 +93,11 @@ def model_identity(model: keras.Model) -> str:
 
 
 def own_code(model: keras.Model) -> str:
-    """Return the version of Python's bytecode, and a hash of the user's own code in a model.
+    """Return the version of Python's bytecode, and a hash of own layers' and functions' code.
 
-    That is of own layers and functions: what they call, and the attributes, closures and globals
-    that they read, where these are values and functions. "" if there are none. It is apart from the
-    fingerprint, as only codes of one version can be compared: see `same_code`. The source is not
-    read: its file may have been edited since it was loaded.
+    With what they call, and the attributes, closures and globals that they read, as far as these
+    are values and functions. "" if there are none. It is apart from the fingerprint, as only codes
+    of one version can be compared. The source is not read: it may have been edited since.
     """
     known: dict[tuple[int, int], tuple] = {}
     found = []
@@ -177,7 +180,7 @@ def described(
         texts = [listed([*parts, code.replace(co_consts=constants)])]
         for kind, read in sorted(_names_read(code)):
             places: list[Mapping[str, Any]] = [value.__globals__] if kind == "global" else []
-            if kind == "attribute" and owner is not None:
+            if kind == "attribute" and owner is not None and read not in _INCIDENTAL:
                 places = [getattr(owner, "__dict__", {}), *map(vars, type(owner).__mro__)]
             for held in (place[read] for place in places if read in place):
                 if isinstance(held, (classmethod, staticmethod, property)):
@@ -192,10 +195,6 @@ def described(
             options.append(described(type(value).__call__, known, value))
         return f"{name}({', '.join(options)})"
     return name if " at 0x" in repr(value) else repr(value)
-
-
-def _in_config(value: Any) -> str:
-    return described(value) if _is_plain(value) else type(value).__name__
 
 
 def _is_own(value: Any) -> bool:

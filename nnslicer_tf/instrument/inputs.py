@@ -50,10 +50,7 @@ def arrays_of(batch: np.ndarray | Inputs) -> tuple[np.ndarray, ...]:
 
 
 def drawn(x: np.ndarray | Inputs, most: int) -> np.ndarray:
-    """Return indices of at most `most` samples, drawn by their values: in any order the same ones.
-
-    They are those with the least CRC-32, in ascending order of it.
-    """
+    """Return indices of at most `most` samples, drawn by CRC-32: the same ones in any order."""
     rows = zip(*map(np.ascontiguousarray, arrays_of(x)), strict=True)
     keys = [zlib.crc32(b"".join(part.tobytes() for part in row)) for row in rows]
     return np.argsort(keys, kind="stable")[:most]

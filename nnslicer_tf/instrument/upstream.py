@@ -53,8 +53,7 @@ def convolution_without_gaps(
         if any(map(any, paddings)):
             x = ops.pad(x, [[0, 0], *paddings, [0, 0]])
         for axis, read in enumerate(reads, 1):
-            if read is not None:
-                x = ops.take(x, read, axis=axis)
+            x = x if read is None else ops.take(x, read, axis=axis)
         return convolve(x, kernel, tuple(steps))
 
     return apply

@@ -9,16 +9,9 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
+from nnslicer_tf import _training
 from nnslicer_tf._checks import ArrayLike, as_class_indices, as_generator, check_count
 from nnslicer_tf._numerics import OutputClasses
-from nnslicer_tf._training import (
-    adam,
-    compile_loss,
-    draw_dropout_seeds,
-    loss_of,
-    selective_optimizer,
-    train_epochs,
-)
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.data import Samples, one_order
@@ -85,8 +78,8 @@ def fine_tune(
         kinds = [im.classes_of(name) for name in im.output_names]
         truth = [labels[name] for name in im.output_names]
     structure = structure_of(functional, "output")
-    losses = keras.tree.pack_sequence_as(structure, [loss_of(kind) for kind in kinds])
-    optimizer = adam(learning_rate)
+    losses = keras.tree.pack_sequence_as(structure, [_training.loss_of(kind) for kind in kinds])
+    optimizer = _training.adam(learning_rate)
     if free is not None:
         own = {id(variable): tuple(variable.shape) for variable in model.trainable_variables}
         for variable, mask in free:
@@ -95,9 +88,9 @@ def fine_tune(
                     "free must name trainable variables of the model, once each, with a bool array "
                     f"of its shape. Received: {variable!r}, and an array of {np.shape(mask)}"
                 )
-        optimizer = selective_optimizer(optimizer, {id(v): mask for v, mask in free})
-    compile_loss(model, optimizer, losses)
-    draw_dropout_seeds(model, generator)
+        optimizer = _training.selective_optimizer(optimizer, {id(v): mask for v, mask in free})
+    _training.compile_loss(model, optimizer, losses)
+    _training.draw_dropout_seeds(model, generator)
 
     def step(rows: np.ndarray, _: object) -> float:
         targets = keras.tree.pack_sequence_as(structure, [part[rows] for part in truth])
@@ -105,7 +98,7 @@ def fine_tune(
         return float(np.ravel(model.train_on_batch(x[rows], targets))[0])
 
     batch, options = min(batch_size, len(x)), {"drop_last": True, "progress": progress}
-    train_epochs(step, len(x), epochs, batch, generator, **options)
+    _training.train_epochs(step, len(x), epochs, batch, generator, **options)
     return model
 
 
@@ -135,8 +128,8 @@ def imitate(
             f"{functional.output_shape}, {of_teacher.output_shape}"
         )
     generator = as_generator(rng)
-    draw_dropout_seeds(model, generator)
-    compile_loss(model, adam(learning_rate), "mse")
+    _training.draw_dropout_seeds(model, generator)
+    _training.compile_loss(model, _training.adam(learning_rate), "mse")
     embeddings = (keras.layers.Embedding, keras.layers.ReversibleEmbedding)
     layers = functional._flatten_layers(include_self=False)
     takes_tokens = "int" in keras.backend.standardize_dtype(functional.inputs[0].dtype)
@@ -151,7 +144,7 @@ def imitate(
         return float(np.ravel(model.train_on_batch(batch, teacher.predict_on_batch(batch)))[0])
 
     batch, options = min(batch_size, len(x)), {"drop_last": True, "progress": progress}
-    train_epochs(step, len(x), epochs, batch, generator, **options)
+    _training.train_epochs(step, len(x), epochs, batch, generator, **options)
     return model
 
 

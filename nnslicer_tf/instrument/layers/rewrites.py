@@ -213,14 +213,12 @@ def _attention(
         key, value = (ops.repeat(x, groups, axis=2) for x in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = ops.einsum("bqhe,bkhe->bhqk", query, key) * factor
-    if bias is not None:
-        scores = scores + bias
+    scores = scores if bias is None else scores + bias
     if op.attn_logits_soft_cap is not None:
         scores = ops.tanh(scores / op.attn_logits_soft_cap) * op.attn_logits_soft_cap
     if op.is_causal:
         scores = ops.where(np.tri(query.shape[1], key.shape[1], dtype=bool), scores, -1e9)
-    if mask is not None:
-        scores = ops.where(mask, scores, -1e9)
+    scores = scores if mask is None else ops.where(mask, scores, -1e9)
     return ops.einsum("bhqk,bkhe->bqhe", ops.softmax(scores, axis=-1), value)
 
 
