@@ -10,16 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf import errors
 from nnslicer_tf._checks import shape_fits
 from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf._files import as_path
-from nnslicer_tf.errors import (
-    CorruptFileError,
-    InputShapeError,
-    InvalidArgumentError,
-    NNSlicerError,
-    UnsupportedLayerError,
-)
 
 _UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 """Steps whose output has the values of their first input."""
@@ -53,9 +47,9 @@ class LiteRTModel:
                 self.content = path.read_bytes()
             except OSError as error:
                 reason = error.strerror or error
-                raise InvalidArgumentError(f"Cannot read {self.name}: {reason}.") from error
+                raise errors.InvalidArgumentError(f"Cannot read {self.name}: {reason}.") from error
         if self.content[4:8] != b"TFL3":
-            raise CorruptFileError(
+            raise errors.CorruptFileError(
                 f"{self.name} is not a TFLite model: the identifier 'TFL3' is missing at byte 4. "
                 f"Received {len(self.content)} bytes that begin with {self.content[:8]!r}."
             )
@@ -75,7 +69,7 @@ class LiteRTModel:
                     self.interpreter.allocate_tensors()
         except (ValueError, RuntimeError) as error:
             reason = str(error).strip().rstrip(".")
-            raise CorruptFileError(
+            raise errors.CorruptFileError(
                 f"The TFLite model in {self.name} ({len(self.content)} bytes) is damaged: "
                 f"{reason}. Convert or copy it again."
             ) from error
@@ -85,7 +79,7 @@ class LiteRTModel:
         inputs = self.interpreter.get_input_details()
         outputs = self.interpreter.get_output_details()
         if len(inputs) != 1 or len(outputs) != 1:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"The TFLite model in {self.name} must have one input and one output. "
                 f"Received: {len(inputs)} inputs and {len(outputs)} outputs."
             )
@@ -102,7 +96,7 @@ class LiteRTModel:
         signature = tensor["shape_signature"]
         expected = tuple(None if axis < 0 else axis for axis in signature[1:].tolist())
         if not shape_fits(shape, expected):
-            raise InputShapeError(
+            raise errors.InputShapeError(
                 f"The TFLite model in {self.name} takes inputs of shape {expected}. "
                 f"Received: {shape}"
             )
@@ -115,11 +109,11 @@ class LiteRTModel:
         except (ValueError, RuntimeError) as error:
             reason = str(error).strip().rstrip(".")
             if signature[0] > 1:
-                raise InvalidArgumentError(
+                raise errors.InvalidArgumentError(
                     f"The TFLite model in {self.name} accepts only batches of {signature[0]} "
                     f"inputs ({reason}). Convert it with a batch size of 1."
                 ) from error
-            raise InputShapeError(
+            raise errors.InputShapeError(
                 f"The TFLite model in {self.name} cannot compute with inputs of shape {shape}: "
                 f"{reason}"
             ) from error
@@ -181,7 +175,7 @@ def to_litert(
     from keras import backend
 
     if backend.backend() != "tensorflow":
-        raise UnsupportedLayerError(
+        raise errors.UnsupportedLayerError(
             "LiteRT files are written by TensorFlow's converter. Set KERAS_BACKEND=tensorflow. "
             f"Received: {backend.backend()}"
         )
@@ -192,10 +186,10 @@ def to_litert(
         warnings.simplefilter("ignore")
         try:
             return convert(tf.lite.TFLiteConverter.from_keras_model(model))
-        except NNSlicerError:
+        except errors.NNSlicerError:
             raise
         except (ConverterError, RuntimeError, TypeError, ValueError) as error:
-            raise UnsupportedLayerError(
+            raise errors.UnsupportedLayerError(
                 f"TensorFlow cannot convert model '{model.name}' to LiteRT, for instance because "
                 "it has recurrent layers. Convert it yourself and pass the file, or prune it "
                 f"instead. TensorFlow says: {str(error).strip()[-200:]}"

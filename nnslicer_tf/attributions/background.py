@@ -136,7 +136,7 @@ class Background:
         if self.mean_row_is_far:
             text += (
                 f" The mean of the profiled data has the score {self.mean_row_score:.3g}, far from "
-                "the rows' mean score: it is no typical sample. Slices are measured against it."
+                "the rows' mean score: it is no typical sample. Amounts are measured against it."
             )
         return text
 
@@ -296,8 +296,7 @@ def _features(groups: Groups, columns: Sequence[str]) -> tuple[np.ndarray, tuple
             if not 0 <= index < len(columns) or index in group_of:
                 what = "is in two groups" if index in group_of else "does not exist"
                 raise InvalidArgumentError(
-                    f"groups: column {member!r} of '{name}' {what}. There are columns 0 … "
-                    f"{len(columns) - 1}."
+                    f"groups: column {member!r} of '{name}' {what}; the last is {len(columns) - 1}."
                 )
             group_of[index] = str(name)
     keys = [(-1, group_of[i]) if i in group_of else (i, name) for i, name in enumerate(columns)]

@@ -126,8 +126,7 @@ class Problem:
             if not is_right or np.isnan(part).any():
                 what = "NaN in places" if is_right else f"{part.dtype} of shape {part.shape}"
                 raise InvalidArgumentError(
-                    f"values must have one number for each value of the sample, so shape {shape}. "
-                    f"Received: {what}"
+                    f"values must have the shape of the sample, {shape}. Received: {what}"
                 )
             part = part.astype(np.float64)
             parts.append(part.reshape(*self.unit_shapes[name], -1).sum(axis=-1).ravel())

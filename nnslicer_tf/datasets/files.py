@@ -89,8 +89,7 @@ def load_data(
     if is_required and not len(data.y):
         raise InvalidArgumentError(
             f"'{spec}' has no labels, which this analysis needs. Pass a folder with one subfolder "
-            "of images for each class, an .npz file with arrays x and y, or a .csv file with a "
-            "column 'label'."
+            "for each class, an .npz file with x and y, or a .csv file with a column 'label'."
         )
     if not classes:
         if is_required and data.alphabetical and not is_image:
@@ -191,8 +190,7 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
     if normalise not in ("unit", "none"):
         raise InvalidArgumentError(
             "normalise must be 'unit' (divide by 255) or 'none' for a folder of images. Received: "
-            f"{normalise!r}. Bind other scalings to the model: InstrumentedModel(model, "
-            "preprocess=…)."
+            f"{normalise!r}. For other scalings: InstrumentedModel(model, preprocess=…)."
         )
     if shape is not None and (len(shape) != 3 or shape[2] not in (1, 3)):
         raise InputShapeError(

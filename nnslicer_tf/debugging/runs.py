@@ -108,10 +108,10 @@ class Runs:
             limit = check_number("tolerance", tolerance, "[0, inf)")
         wrong = distances > limit
         if wrong.all() or not wrong.any():
+            how = "wrongly" if wrong.all() else "correctly"
             raise InvalidArgumentError(
-                f"The model answers all {len(whole)} samples "
-                f"{'wrongly' if wrong.all() else 'correctly'}: pass both failing and passing ones, "
-                "or another tolerance."
+                f"The model answers all {len(whole)} samples {how}: pass both failing and passing "
+                "ones, or another tolerance."
             )
         return cls(whole.part(wrong), whole.part(~wrong))
 

@@ -63,8 +63,7 @@ def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
         raise InvalidArgumentError(f"Class names must be unique. Received: {tuple(names)}")
     if y.max() >= len(names):
         raise InvalidArgumentError(
-            f"{len(names)} names cover the labels 0 … {len(names) - 1}. Received labels {y.min()} "
-            f"… {y.max()}"
+            f"There are {len(names)} names. Received labels {y.min()} … {y.max()}"
         )
     return {name: (y == label).astype(np.float64) for label, name in enumerate(names)}
 

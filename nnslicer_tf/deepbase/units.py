@@ -74,8 +74,7 @@ def find_groups(
                 raise InvalidArgumentError(f"indices must list channels. Received: {chosen!r}")
             if indices.min() < 0 or indices.max() >= channels:
                 raise InvalidArgumentError(
-                    f"Operation '{operation.name}' has channels 0 … {channels - 1}. Received: "
-                    f"{chosen.indices!r}"
+                    f"'{operation.name}' has channels 0 … {channels - 1}, not {chosen.indices!r}"
                 )
             name = chosen.name or operation.name
             groups.append(UnitGroup(name, operation.name, operation.shape[:-1], indices))

@@ -18,15 +18,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf._checks import (
-    ArrayLike,
-    as_generator,
-    check_bounds,
-    check_count,
-    check_number,
-    check_points,
-    counted,
-)
+from nnslicer_tf import _checks
 from nnslicer_tf._environment import progress_bar
 from nnslicer_tf._files import Archive, Saved
 from nnslicer_tf._tables import ShownAsTable
@@ -110,8 +102,8 @@ class Differences(Saved, ShownAsTable):
         """
         from matplotlib import pyplot
 
-        check_count("most", most)
-        seeds = check_points(seeds, "seeds", self.inputs.shape[1:], 1)
+        _checks.check_count("most", most)
+        seeds = _checks.check_points(seeds, "seeds", self.inputs.shape[1:], 1)
         if seeds.ndim != 4 or seeds.shape[-1] not in (1, 3, 4):
             raise InvalidArgumentError(f"Only images can be drawn. Received shape: {seeds.shape}")
         chosen = np.flatnonzero(self.generated)[:most]
@@ -133,10 +125,10 @@ class Differences(Saved, ShownAsTable):
         return figure
 
     def __repr__(self) -> str:
+        inputs, seeds = _checks.counted(len(self), "input"), _checks.counted(self.tried, "seed")
         return (
-            f"Differences({counted(len(self), 'input')} of {self.predictions.shape[1]} models, "
-            f"{int(self.generated.sum())} generated from {counted(self.tried, 'seed')} in "
-            f"{self.seconds:.1f} s)"
+            f"Differences({inputs} of {self.predictions.shape[1]} models, "
+            f"{int(self.generated.sum())} generated from {seeds} in {self.seconds:.1f} s)"
         )
 
 
@@ -152,7 +144,7 @@ def generate(
     coverage: Sequence[NeuronCoverage] | None = None,
     bounds: tuple[float, float] | None = None,
     rng: int | np.random.Generator = 0,
-    labels: ArrayLike | None = None,
+    labels: _checks.ArrayLike | None = None,
     batch_size: int = 64,
     progress: bool = True,
 ) -> Differences:
@@ -185,15 +177,15 @@ def generate(
         InputRangeError: if seeds lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.
     """
-    constraint, rng = find_constraint(constraint), as_generator(rng)
+    constraint, rng = find_constraint(constraint), _checks.as_generator(rng)
     ims = [m if isinstance(m, InstrumentedModel) else InstrumentedModel(m) for m in models]
     bounds = next((im.bounds for im in ims if im.bounds), (0.0, 1.0)) if bounds is None else bounds
-    bounds = check_bounds(bounds)
+    bounds = _checks.check_bounds(bounds)
     step = constraint.step * (bounds[1] - bounds[0]) if step is None else step
     least = {"step": (step, 0), "lambda1": (lambda1, 0), "lambda2": (lambda2, 0)}
     least |= {"max_iterations": (max_iterations, 1), "batch_size": (batch_size, 1)}
     for name, (value, minimum) in least.items():
-        check_number(name, value, f"[{minimum}, inf)")
+        _checks.check_number(name, value, f"[{minimum}, inf)")
     seeds, coverage = _checked(ims, seeds, bounds, coverage)
     constraint.begin(seeds.shape[1:], 0, rng)  # rejects inputs that it cannot change
 

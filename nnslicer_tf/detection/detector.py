@@ -19,7 +19,7 @@ from nnslicer_tf.detection.calibration import false_alarms, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
-from nnslicer_tf.instrument.fingerprint import same_code, weights_checksum
+from nnslicer_tf.instrument.fingerprint import same_model, weights_checksum
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.plausibility import check_logits, warn, warn_of_range
 from nnslicer_tf.slicing import Slicer
@@ -105,6 +105,10 @@ class Detector(BaseEstimator):
     def identity(self) -> str:
         """Return a hash of the model, which a saved detector checks when it is loaded."""
         return self.im.fingerprint
+
+    def model_in_files(self) -> str:
+        """Return what `same_model` compares when a detector is loaded, by default own code."""
+        return f"- - {self.im.own_code}".strip()
 
     def fit(self, X: np.ndarray, y: ArrayLike | None = None) -> Self:
         """Learn what is normal.
@@ -199,7 +203,7 @@ class Detector(BaseEstimator):
             raise InvalidArgumentError("To save a detector, create it with an int as rng.")
         header = {"class": type(self).__name__, "parameters": parameters}
         header["columns"] = list(self._columns)
-        header |= {"identity": self.identity(), "own_code": self.im.own_code}
+        header |= {"identity": self.identity(), "model": self.model_in_files()}
         write_archive(path, _FORMAT, header, arrays)
 
     @classmethod
@@ -220,9 +224,9 @@ class Detector(BaseEstimator):
                 raise InvalidArgumentError(f"'{path}' holds a {name}: load it with {name}.load.")
             detector = cls._with_parameters(source, parameters)
             detector._rates()  # raises an error if they are out of range
-            code = file.value("own_code", str) if "own_code" in file.header else ""  # older files
-            same = file.value("identity", str) == detector.identity()
-            if not same or not same_code(code, detector.im.own_code):
+            now = detector.model_in_files()
+            known = file.value("model", str) if "model" in file.header else now  # older files
+            if file.value("identity", str) != detector.identity() or not same_model(known, now):
                 raise ProfileMismatchError(
                     f"The detector in '{path}' was fitted on a different model than "
                     f"'{detector.im.model.name}', or with another profile or other options."
@@ -296,6 +300,10 @@ class ReconstructionError(Detector):
     im: InstrumentedModel
     _: KW_ONLY
     output: str | None = None
+
+    def model_in_files(self) -> str:
+        """Return the model's identity: an output is known by its name."""
+        return self.im.identity
 
     def check_parameters(self) -> None:
         """Reject a model whose output has another shape than its inputs."""

@@ -187,8 +187,7 @@ def convolutions(im: InstrumentedModel) -> list[str]:
     names = names or list(kernels)[:-1]
     if not names:
         raise InvalidArgumentError(
-            f"'{im.model.name}' has no kernel before the last layer, and a slice of the last layer "
-            "shows only the prediction."
+            f"'{im.model.name}' has no kernel before the last layer, whose slice is the prediction."
         )
     return names
 

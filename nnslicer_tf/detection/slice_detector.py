@@ -180,6 +180,10 @@ class SliceDetector(VotingDetector):
         """Return the evidence of inputs, including slices."""
         return Evidence(self.im, x, self.slicer)
 
+    def model_in_files(self) -> str:
+        """Return the model's identity: kernels are known by their names."""
+        return self.im.identity
+
     def identity(self) -> str:
         """Return a hash of the model, the profile and the slicer's options."""
         total = hashlib.sha256(self.im.fingerprint.encode())
@@ -201,7 +205,8 @@ class SliceDetector(VotingDetector):
         super().check_parameters()
         check_name("preset", self.preset, PRESETS)
         check_count("max_synapses", self.max_synapses)
-        if self.kernels is not None and not self._named:
+        self.kernels = None if self.kernels is None else self._named  # of an iterator, once
+        if self.kernels == ():
             raise InvalidArgumentError("`kernels` is empty. Omit it to use the preset's.")
         for name in self._named:
             check_name("kernel", name, self.im.kernels)

@@ -213,8 +213,7 @@ def _checked(
     limit, is_integer = search.max_distance, x.dtype.kind in "iu"
     if limit is not None and isinstance(pair.domain, TextDomain):
         raise InvalidArgumentError(
-            "max_distance limits the change of a value, and words have no values. Omit it, and "
-            "minimise the deviations."
+            "max_distance limits the change of a value, and words have no values. Omit it."
         )
     if limit is not None:
         check_number("max_distance", limit, "[1, inf)" if is_integer else "(0, inf)")

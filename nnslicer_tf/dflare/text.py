@@ -136,8 +136,7 @@ class TextDomain(Domain):
         bad = ~present[:, 0] | (np.diff(present.astype(int), axis=1) > 0).any(axis=1)
         if bad.any():
             raise InputShapeError(
-                f"Seed sentence {int(np.flatnonzero(bad)[0])} has no word, or has padding (0) "
-                "before its last one."
+                f"Seed sentence {int(np.flatnonzero(bad)[0])} has no word, or a word after padding."
             )
 
     def as_inputs(self, batch: np.ndarray) -> np.ndarray:

@@ -52,8 +52,7 @@ def scores_of(outputs: np.ndarray, lowest: bool, most: int | None = None) -> np.
     if outputs.ndim != 2 or (most is not None and outputs.shape[1] > most):
         limit = f" of up to {most} values" if most else ""
         raise InvalidArgumentError(
-            f"classify needs a model whose output is a vector{limit}. Received outputs of shape "
-            f"{outputs.shape[1:]}"
+            f"classify needs a model whose output is a vector{limit}. Received: {outputs.shape[1:]}"
         )
     scores = -outputs if lowest else outputs
     return np.hstack([np.zeros_like(scores), scores]) if scores.shape[1] == 1 else scores

@@ -95,8 +95,7 @@ class PlaneWalker:
                 values = taps + int(np.isfinite(floors).any())
                 if values > MAX_TAPS:
                     raise UnsupportedLayerError(
-                        f"Operation '{step.name}' is a maximum of {values} values. Planes support "
-                        f"at most {MAX_TAPS}."
+                        f"'{step.name}' is a maximum of over {MAX_TAPS} values: too many."
                     )
 
     def plane(

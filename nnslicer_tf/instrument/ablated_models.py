@@ -57,8 +57,7 @@ def ablated_model(
     donors = len(next(iter(base.values())))
     if donors > 1:
         raise InvalidArgumentError(
-            f"A model has one reference, but Samples has {donors} donors. Use one: Samples(x[:1]), "
-            "or the mean of all."
+            f"A model has one reference, but Samples has {donors} donors. Use one: Samples(x[:1])."
         )
     single = {name: value[0] for name, value in base.items()}
     if ablation.level == "synapse" and all(
@@ -132,8 +131,7 @@ def with_constants(
             raise UnsupportedLayerError(
                 f"Kernel '{masked[0]}' belongs to "
                 f"{with_article(type(operation.keras_layer).__name__)} layer, after which no "
-                "constant can be added: this needs a layer with one kernel and an activation. Omit "
-                "the kernel, or the means."
+                "constant can be added: it needs one kernel and activation. Omit kernel or means."
             )
         # A separable convolution is two weighted sums: the second reads the first.
         is_second = operation.kernels and operation.kernels[0].name.endswith("/pointwise")
@@ -161,6 +159,8 @@ def with_constants(
         transfer(layer, copy, values)
         name = f"{layer.name}_{index}" if index else layer.name
         if offset.any():
+            if None in y.shape[1:]:  # a size that the layer leaves open
+                y = keras.layers.Reshape(offset.shape, name=f"{name}_shape")(y)
             y = keras.layers.Normalization(
                 axis=tuple(range(1, offset.ndim + 1)),
                 mean=-offset,

@@ -106,8 +106,7 @@ def check_copy(
     raise UnsupportedLayerError(
         f"The {what} of model '{model.name}' gives outputs that differ from the model's; the first "
         f"layer that differs is '{name}' ({type(layer).__name__}). It has state that is neither a "
-        "variable nor in its config: create it in build() with add_weight, or return it from "
-        "get_config()."
+        "variable nor in its config: create it with add_weight, or return it from get_config()."
     )
 
 
@@ -247,8 +246,7 @@ def transfer(
         raise UnsupportedLayerError(
             f"Layer '{layer.name}' ({type(layer).__name__}) cannot be copied: created from its "
             f"config, it has {len(copy.weights)} variables instead of {len(layer.weights)}. Return "
-            "all arguments of __init__ from get_config(), and create variables in __init__ or "
-            "build()."
+            "all arguments of __init__ from get_config(), and create variables in build()."
         )
     for part, twin in zip(own, other, strict=True):
         if part is not layer and twin.name != part.name:  # Keras has numbered it

@@ -221,8 +221,7 @@ def _batch_first(
                 )
             raise UnsupportedLayerError(
                 f"Layer '{path}' ({type(layer).__name__}) calls {name} with a tensor "
-                f"{tuple(x.shape)} that {how}. Keep the batch axis first and separate in all "
-                "tensors of the layer."
+                f"{tuple(x.shape)} that {how}. Keep the batch axis first and separate."
             )
 
     for call in calls:

@@ -5,12 +5,14 @@ import hashlib
 import importlib.util
 import inspect
 import json
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
+from itertools import count
 from numbers import Number
 from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, TypeVar
@@ -25,7 +27,7 @@ _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registere
 
 # Their code is known by their version.
 _LIBRARIES = "jax", "keras", "nnslicer_tf", "numpy", "tensorflow", "torch"
-_PLAIN = Number, str, bytes, np.ndarray, np.generic, NoneType
+_PLAIN = Number, str, bytes, np.ndarray, np.generic, NoneType, range, slice
 
 T = TypeVar("T")
 
@@ -105,24 +107,17 @@ def own_code(model: keras.Model) -> str:
         own = {"call": type(part).call}
         if not isinstance(part, keras.Model):  # of which these are compiled functions
             own |= {n: v for n, v in vars(part).items() if not hasattr(type(part), n)}
-        texts = [described(own[n], known, part) for n in sorted(own) if _is_own(own[n])]
-        found += [(place, text) for text in texts]
+        found += [(place, described(own[n], known, part)) for n in sorted(own) if _is_own(own[n])]
     if not found:
         return ""
     version = f"{importlib.util.MAGIC_NUMBER.hex()}02"  # 02: of this way to describe code
     return f"{version} {hashlib.sha256(repr(found).encode()).hexdigest()}"
 
 
-def same_code(known: str, now: str) -> bool:
-    """Whether two `own_code`s agree, or cannot be compared."""
-    before, after = known.split(), now.split()
-    return before[:1] != after[:1] or before == after
-
-
 def same_model(known: str, now: str) -> bool:
-    """Whether two instrumented models' `identity` agree; codes, as far as they can be compared."""
-    before, after = known.split(" ", 2), now.split(" ", 2)
-    return before[:2] == after[:2] and same_code("".join(before[2:]), "".join(after[2:]))
+    """Whether two instrumented models' `identity` agree; codes, if of one version of Python."""
+    before, after = known.split(), now.split()
+    return before[:2] == after[:2] and (before[2:3] != after[2:3] or before == after)
 
 
 def described(
@@ -178,15 +173,26 @@ def described(
         code, doc = value.__code__, value.__doc__
         constants = tuple(c for c in code.co_consts if doc is None or c != doc)
         texts = [listed([*parts, code.replace(co_consts=constants)])]
-        for kind, read in sorted(_names_read(code)):
-            places: list[Mapping[str, Any]] = [value.__globals__] if kind == "global" else []
-            if kind == "attribute" and owner is not None and read not in _INCIDENTAL:
-                places = [getattr(owner, "__dict__", {}), *map(vars, type(owner).__mro__)]
-            for held in (place[read] for place in places if read in place):
+        # What it reads of globals and its owner, and of the objects among these.
+        names, attributes = map(sorted, _names_read(code))
+        reads = [(None, n, value.__globals__[n]) for n in names if n in value.__globals__]
+        holders = [] if owner is None else [owner]
+        for place in count():
+            for holder, read, held in reads:
                 if isinstance(held, (classmethod, staticmethod, property)):
                     held = getattr(held, "fget", None) or getattr(held, "__func__", held)
+                if isinstance(held, Mapping):
+                    held = {k: v for k, v in held.items() if _is_plain(k) and _is_plain(v)}
                 if _is_own(held) or _is_plain(held):
-                    texts.append(f"{read}={described(held, known, owner)}")
+                    texts.append(f"{read}={described(held, known, holder)}")
+                elif _has_settings(held) and not any(held is one for one in holders):
+                    holders.append(held)
+            if place == len(holders):
+                break
+            holder = holders[place]
+            classes = holder.__mro__ if isinstance(holder, type) else type(holder).__mro__
+            spaces = [getattr(holder, "__dict__", {}), *map(vars, classes)]
+            reads = [(holder, n, space[n]) for space in spaces for n in attributes if n in space]
         return f"({', '.join(texts)})"
     if hasattr(value, "__dict__"):
         known[key] = len(known), value, owner
@@ -214,15 +220,30 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, _PLAIN) or keras.ops.is_tensor(value)
 
 
-def _names_read(code: CodeType) -> set[tuple[str, str]]:
-    """Return the globals and attributes that code reads, as pairs: kind, name."""
-    found = set()
+def _has_settings(value: Any) -> bool:
+    """Whether a value is an object, class or module of the user's, whose attributes may be read."""
+    if isinstance(value, ModuleType):
+        installed = "site-packages" in (getattr(value, "__file__", None) or "site-packages")
+        return not installed and value.__name__.partition(".")[0] not in sys.stdlib_module_names
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return not isinstance(value, keras.Layer) and module.partition(".")[0] not in _LIBRARIES
+
+
+def _names_read(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the globals and the attributes that code reads, without attributes that it sets."""
+    names, read, written = set(), set(), {*_INCIDENTAL}
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            found.add(("global", step.argval))
+            names.add(step.argval)
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
-            found.add(("attribute", step.argval))
-    return found.union(*(_names_read(c) for c in code.co_consts if isinstance(c, CodeType)))
+            read.add(step.argval)
+        elif step.opname == "STORE_ATTR":
+            written.add(step.argval)
+    for inner in (c for c in code.co_consts if isinstance(c, CodeType)):
+        more = _names_read(inner)
+        names |= more[0]
+        read |= more[1]
+    return names, read - written
 
 
 def _architecture(layer: keras.layers.Layer) -> Any:

@@ -61,8 +61,7 @@ class Graph:
             raise UnsupportedLayerError(
                 f"Layers '{first.layer}' and '{operation.layer}' "
                 f"({type(operation.keras_layer).__name__}) both have an operation "
-                f"'{operation.name}'. Rename one of them; names with ':', '/' or '#' are for parts "
-                "of layers."
+                f"'{operation.name}'. Rename one of them; ':', '/' and '#' are for parts of layers."
             )
         self.operations[operation.name] = operation
         vars(self).pop("consumers", None)

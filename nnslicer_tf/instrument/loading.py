@@ -104,8 +104,7 @@ def _not_rebuilt(path: Path, version: str, error: Exception) -> UnsupportedLayer
         kind, name = missing[1] or missing[2], missing[3]
         return UnsupportedLayerError(
             f"'{path}' needs the {kind} '{name}', which is not registered. {wrote} Decorate it "
-            "with @keras.saving.register_keras_serializable(), import it, and load the file from "
-            "Python."
+            "with @keras.saving.register_keras_serializable(), and import it before loading."
         )
     cause = " ".join(str(error).split()) or type(error).__name__
     cause = cause if len(cause) < 600 else f"{cause[:300]} … {cause[-300:]}"

@@ -725,10 +725,14 @@ def _preprocessed(
         raise InvalidArgumentError(
             "preprocess needs a model with one input. Put the preprocessing into the model."
         )
-    inputs = keras.Input(input_shape or model.inputs[0].shape[1:])
+    old = model.inputs[0]
+    inputs = keras.Input(input_shape or old.shape[1:], name=old._keras_history.operation.name)
     with of_user("preprocess"):
         prepared = preprocess(inputs)
     try:
+        for place, one in enumerate(keras.Model(inputs, prepared).operations):
+            if not isinstance(one, keras.Layer):  # Keras numbers operators anew each time
+                one.name = f"preprocess_{place}_{type(one).__name__.lower()}"
         # Not model(…), which would prefix the operations' names with the nested model's name.
         whole = keras.Model(inputs, model.call(prepared), name=model.name)
         return whole, keras.Model(inputs, prepared)

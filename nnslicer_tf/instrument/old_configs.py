@@ -68,8 +68,7 @@ def converted(config: Any) -> Any:
         module = str(config.get("module", "")).split(".")[0]
         if module in ("keras", "tf_keras") or kind in _NAMES["gone"]:
             raise UnsupportedLayerError(
-                f"Layer '{inner.get('name')}' is a {kind}, which Keras {keras.__version__} does "
-                f"not have. {REMEDY}"
+                f"Layer '{inner.get('name')}' is a {kind}, which this Keras lacks. {REMEDY}"
             )
         return {**config, "config": inner}
     options = {"class_name": known.__name__, "config": _options(kind, known, inner)}

@@ -64,8 +64,7 @@ class Mean(Reference):
         values = means if self._profile is None else means.means
         if not isinstance(values, Mapping):
             raise InvalidArgumentError(
-                "Mean needs the model's Profile, or a dict of means by operation. Received: "
-                f"{type(means).__name__}"
+                f"Mean needs a Profile, or a dict of means. Received: {type(means).__name__}"
             )
         self._means = values
         self.columns = getattr(means, "columns", ())

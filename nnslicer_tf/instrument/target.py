@@ -100,8 +100,7 @@ def resolve_target(
     names = ", ".join(map(repr, im.outputs))
     if len(im.output_operations) > 1:
         raise InvalidArgumentError(
-            f"The model has several outputs: {names}. Name one: target={{name: index}}. "
-            f"Received: {target!r}"
+            f"Name one of the outputs {names}: target={{name: index}}. Received: {target!r}"
         )
     if isinstance(target, tuple):
         return Target(im.logit_operation, _neurons(target, names, shape), answer)

@@ -331,8 +331,7 @@ def register_rule(kind: str, rule: Rule | RuleFunction, at_zero: AtZero | None =
     if at_zero is None and kind in AT_ZERO and EXCLUSION.get(kind) != rule:
         raise InvalidArgumentError(
             f"Kind {kind!r} has a rule at θ = 0, which need not agree with the new rule. Pass "
-            f"at_zero=AtZero(…), or remove it with kinds.AT_ZERO.pop({kind!r}) to use the new rule "
-            "at θ = 0, too."
+            f"at_zero=AtZero(…), or use the new one there, too: kinds.AT_ZERO.pop({kind!r})."
         )
     EXCLUSION[kind] = rule
     if at_zero is not None:

@@ -42,8 +42,7 @@ def _check_granularity(operation: Operation, layout: Layout) -> None:
     if layout.granularity == "channel" and has_positions:
         raise UnsupportedLayerError(
             f"Operation '{operation.name}' is of kind '{operation.kind}', whose last axis need not "
-            "be channels: the mean of products is not the product of means. Slice with "
-            "granularity='activation'."
+            "be channels, each with its own mean. Slice with granularity='activation'."
         )
 
 

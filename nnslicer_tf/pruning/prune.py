@@ -63,8 +63,7 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
     for name, score in scores.items():
         if name not in ratios:
             raise InvalidArgumentError(
-                f"Kernel {name!r} has scores but no ratio; add one. There are ratios for: "
-                f"{', '.join(ratios)}."
+                f"Kernel {name!r} has scores but no ratio, as {', '.join(ratios)} have."
             )
         keep[name] = ~smallest(np.abs(score), _count(ratios[name], np.size(score)))
     return keep

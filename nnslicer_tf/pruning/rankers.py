@@ -284,8 +284,7 @@ def check_scores(scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return scores by kernel as arrays; raise InvalidArgumentError if one is not a number."""
     if not isinstance(scores, Mapping) or not scores:
         raise InvalidArgumentError(
-            "scores must map the names of kernels to arrays, as pruning.scores returns them. "
-            f"Received: {scores!r:.100}"
+            f"scores must map kernels' names to arrays, as pruning.scores does: {scores!r:.100}"
         )
     arrays = {name: as_array(score) for name, score in scores.items()}
     for name, array in arrays.items():

@@ -300,8 +300,7 @@ def _check(
         )
     if len(targets) + other < 2:
         raise InvalidArgumentError(
-            "A classifier needs at least two classes, or one and other=True (--other). Received: "
-            f"{targets}"
+            f"A classifier needs two classes, or one and other=True (--other). Received: {targets}"
         )
     return targets
 

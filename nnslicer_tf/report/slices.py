@@ -108,8 +108,7 @@ def _sheet(values: np.ndarray) -> np.ndarray:
     """Arrange neurons: channels as tiles with a border of NaN, units in a rectangle."""
     if not (1 <= values.ndim <= 3 and values.size and np.isfinite(values).all()):
         raise InvalidArgumentError(
-            "Neurons must be a non-empty array of 1 to 3 axes, of finite numbers. Received: shape "
-            f"{values.shape}"
+            f"Neurons must be finite numbers, in 1 to 3 axes. Received: shape {values.shape}"
         )
     if values.ndim == 1:
         columns = math.ceil(math.sqrt(2 * len(values)))

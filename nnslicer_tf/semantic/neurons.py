@@ -200,8 +200,7 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
     ):
         raise UnsupportedLayerError(
             f"The logits '{logits.name}' of model '{im.model.name}' are {output.kind} of shape "
-            f"{output.shape}, not the outputs of a layer with a unit for each class. Give a "
-            "classifier."
+            f"{output.shape}, not the outputs of a layer with a unit for each class."
         )
     final = {*last, *im.output_operations}
     final_layers = {im[name].layer for name in final}

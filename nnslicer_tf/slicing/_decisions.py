@@ -7,7 +7,7 @@ how many workers there are, and those of a folder are found again.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -215,7 +215,7 @@ class Decisions(Job):
             "model": slicer.im.identity,
             **asdict(required),
             "answer": [answers.operation, answers.kind, digest([answers.score(0)[0]])],
-            "output": repr(answers.classes),
+            "output": repr(replace(answers.classes, remark="")),
             "others": others,
             "reference": digest(ops.convert_to_numpy(value) for value in reference.values()),
             "donors": digest(array for donors in sets for array in donors.inputs),

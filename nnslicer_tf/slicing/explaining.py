@@ -256,7 +256,8 @@ def _faint(contributions: Any, values: np.ndarray, target: Target, of_rows: np.n
     if is_far(score - total, scores):
         return (
             f"The mean of the profiled data has the score {score - total:.3g}, far from its rows' "
-            f"mean score, {scores.mean():.3g}: it is no typical sample. All is measured against it."
+            f"mean score, {scores.mean():.3g}: it is no typical sample. The contributions are "
+            "measured against it."
         )
     if abs(total) >= 0.05 * abs(score):
         return ""
@@ -460,10 +461,7 @@ def unusual_size(
     if 0 < share < _NEARLY_ALL:
         return ""
     if share and theta == 0:
-        return (
-            f"The slice has {share:.0%} of the synapses: θ = 0 excludes nothing. Use θ = 0.3 to "
-            "keep only what decides."
-        )
+        return f"The slice has {share:.0%} of the synapses: θ = 0 excludes nothing. Try θ = 0.3."
     if share and len(whole) > 1 and whole.max() * len(whole) < _UNDECIDED:
         return (
             f"The slice has {share:.0%} of the synapses, and the model is undecided: the largest "

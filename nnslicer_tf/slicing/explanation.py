@@ -262,9 +262,8 @@ class Explanation(ShownAsTable):
             row = {name: column[0] for name, column in self.decisive.certificate.items()}
             if row["empty answer"] == row["answer"]:
                 lines.append(
-                    "The answer stands without any part: with every synapse at its mean, the model "
-                    f"gives it with {row['probability of empty answer']:.1%}. What keeps it proves "
-                    "little."
+                    "The answer stands without any part: with every synapse at its mean, it has "
+                    f"{row['probability of empty answer']:.1%}. What keeps it proves little."
                 )
         kept = all(one.certificate["kept"][0] for one in found)
         is_specific = kept and not any(g for one in found for _, g in one.info["others"][0])

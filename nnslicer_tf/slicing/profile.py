@@ -5,7 +5,6 @@ of activations, whatever the size of the data set.
 """
 
 import os
-import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from nnslicer_tf._checks import check_count, check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, arrays_frame
 from nnslicer_tf.errors import ProfileMismatchError
-from nnslicer_tf.instrument.fingerprint import same_code
 
 if TYPE_CHECKING:  # saved profiles can be displayed without Keras
     import pandas as pd
@@ -169,13 +167,15 @@ class Profile(ShownAsTable):
 
     def check_model(self, im: "InstrumentedModel") -> None:
         """Raise ProfileMismatchError unless the model has the profiled weights and operations."""
+        from nnslicer_tf.instrument.fingerprint import same_model
+
         if self.fingerprint != im.fingerprint:
             raise ProfileMismatchError(
                 f"The profile belongs to a different model (fingerprint {self.fingerprint[:12]}…) "
                 f"than '{im.model.name}' ({im.fingerprint[:12]}…): architecture or weights differ. "
                 "Profile this model with Profile.from_data."
             )
-        if not same_code(self.own_code, im.own_code):
+        if not same_model(f"- - {self.own_code}", f"- - {im.own_code}"):
             raise ProfileMismatchError(
                 f"The code of a layer of '{im.model.name}' has changed since the profile was made. "
                 "Profile the model again with Profile.from_data."
@@ -233,9 +233,7 @@ class Profile(ShownAsTable):
             columns = file.header.get("columns", [])
             is_list = isinstance(columns, list) and all(isinstance(name, str) for name in columns)
             file.check(is_list, f"its columns are {columns!r}")
-            code = file.header.get("own_code", "")
-            is_code = isinstance(code, str) and re.fullmatch(r"([0-9a-f]+ [0-9a-f]{64})?", code)
-            file.check(is_code, f"its code is {code!r}")
+            code = file.value("own_code", str) if "own_code" in file.header else ""
             has_rows = "rows" in file.header or "rows0" in file
             inputs = file.names("rows") if has_rows else []
             kept = file.value("kept", int, least=0) if has_rows else 0

@@ -188,3 +188,28 @@ def test_a_nested_model_that_is_called_on_the_same_is_copied():
     expected = Ablation(im, Mean(profile)).outputs(keep, x)
     copy = with_constants(im, keep, profile.means)
     np.testing.assert_allclose(copy.predict(x, verbose=0), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [None, 6])
+def test_a_size_that_a_layer_leaves_open_is_known_to_the_masked_model(size):
+    """Keras reports None for an axis whose size follows from the input; by hand with its weights."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6, 4), name="x")
+    hidden = layers.EinsumDense(
+        "abc,cd->abd", output_shape=(size, 5), bias_axes="d", activation="relu", name="e"
+    )(inputs)
+    outputs = layers.Dense(3, name="o")(layers.GlobalAveragePooling1D(name="g")(hidden))
+    model = keras.Model(inputs, outputs)
+    rng = np.random.default_rng(0)
+    for variable in model.variables:
+        variable.assign(rng.normal(size=variable.shape))
+    x = rng.normal(size=(40, 6, 4)).astype(np.float32)
+    profile = nns.Profile.from_data(model, x, progress=False)
+    keep = (rng.random((4, 5)) < 0.5).astype(np.float32)
+    one = nns.Slice({}, {"e": keep, "o": np.ones((5, 3))}, {})
+    kernel, bias, last, last_bias = model.get_weights()
+    mean = x.mean(axis=0)
+    sums = x @ (kernel * keep) + mean @ (kernel * (1 - keep)) + bias
+    expected = np.maximum(sums, 0).mean(axis=1) @ last + last_bias
+    found = one.apply(model, profile).predict(x, verbose=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -14,16 +14,20 @@ from keras import layers, ops
 import nnslicer_tf as nns
 from nnslicer_tf import deepbase, deepxplore, detection, dflare
 from nnslicer_tf.errors import ProfileMismatchError
-from nnslicer_tf.instrument.fingerprint import same_code, same_model
+from nnslicer_tf.instrument.fingerprint import same_model
 
 X = np.random.default_rng(0).normal(size=(128, 4)).astype(np.float32)
 
 OWN = """
 import numpy as np
 from functools import partial
+from types import ModuleType, SimpleNamespace
 import keras
 from keras import layers, ops
 
+own_settings = ModuleType("own_settings")
+own_settings.__file__, own_settings.LIMIT = "own_settings.py", {number}
+own_settings.unread = {other}
 LIMIT = {number}
 TABLE = np.array([{number}, 1.0, 1.0, 1.0], "float32")
 IRRELEVANT = {other}
@@ -135,6 +139,66 @@ class ByStatic(Own):
         return self.fixed(x)
 
 
+class Settings:
+    limit = {number}
+    unread = {other}
+
+
+class Inner:
+    def __init__(self):
+        self.at_most, self.unread = {number}, {other}
+
+    def run(self, x):
+        return ops.minimum(x, self.at_most)
+
+
+class ByObject(Own):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.config = SimpleNamespace(scale={number}, unread={other}, nested=Inner())
+
+    def call(self, x):
+        return ops.minimum(x, self.config.scale)
+
+
+class ByNested(ByObject):
+    def call(self, x):
+        return ops.minimum(x, self.config.nested.at_most)
+
+
+class ByHelperObject(ByObject):
+    def call(self, x):
+        return self.config.nested.run(x)
+
+
+class ByMixedDict(Own):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.mixed = dict(scale={number}, kernel=keras.initializers.Zeros())
+
+    def call(self, x):
+        return ops.minimum(x, self.mixed["scale"])
+
+
+class ByGlobalClass(Own):
+    def call(self, x):
+        return ops.minimum(x, Settings.limit)
+
+
+class ByRange(Own):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.steps = range(int({number}))
+
+    def call(self, x):
+        return ops.minimum(x, len(self.steps))
+
+
+class ByModule(Own):
+    def call(self, x):
+        return ops.minimum(x, own_settings.LIMIT)
+
+
 class ByHelper(Own):
     def call(self, x):
         self.last = x  # what a layer keeps does not count, nor does its name
@@ -145,7 +209,10 @@ FUNCTIONS = (
     *("helper", "global", "array", "default", "closure", "lists", "tensor", "nested", "partial"),
     *("constant", "object", "method"),
 )
-CLASSES = ("Base", "Class", "Attribute", "Array", "Dict", "Property", "Static", "Helper")
+CLASSES = (
+    *("Base", "Class", "Attribute", "Array", "Dict", "Property", "Static", "Helper"),
+    *("Object", "Nested", "HelperObject", "MixedDict", "GlobalClass", "Range", "Module"),
+)
 
 
 def module(folder, number, other=7):
@@ -321,8 +388,73 @@ def test_stores_and_files_know_the_code_of_own_layers(tmp_path):
 
 
 def test_codes_are_compared_within_one_version_of_python():
-    assert same_code("", "a7 1") and same_code("a7 1", "a8 2") and same_code("a7 1", "a7 1")
-    assert not same_code("a7 1", "a7 2")
     assert same_model("f o a7 1", "f o a8 2") and same_model("f o", "f o a7 1")
     for other in ("g o a7 1", "f p a7 1", "f o a7 2", "g o", "f"):
         assert not same_model("f o a7 1", other)
+
+
+class Counting(layers.Layer):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.calls, self.scale = 0, 2.0
+
+    def call(self, x):
+        self.calls += 1
+        return x * self.scale
+
+
+def test_what_a_call_changes_itself_is_no_code():
+    layer = Counting()
+    model = keras.Sequential([keras.Input((4,), name="x"), layer, layers.Dense(3, name="o")])
+    before = nns.InstrumentedModel(model).own_code
+    model(X[:2])
+    assert layer.calls > 1 and nns.InstrumentedModel(model).own_code == before
+    layer.scale = 3.0
+    assert nns.InstrumentedModel(model).own_code != before
+
+
+@pytest.mark.parametrize(
+    "preprocess",
+    [lambda x: x / 2 + 1, layers.Rescaling(0.5, name="r"), lambda x: ops.tanh(x / 3) / 2 / 2],
+)
+def test_a_preprocessed_model_is_known_again(preprocess, tmp_path):
+    """What the library adds has the same names each time."""
+    model = two("ab")
+    im = nns.InstrumentedModel(model, preprocess=preprocess)
+    profile = nns.Profile.from_data(im, X, progress=False)
+    layers.Dense(1)(keras.Input((2,)) / 2)  # Keras counts names up
+    model.save(tmp_path / "m.keras")
+    for one in (model, keras.models.load_model(tmp_path / "m.keras")):
+        again = nns.InstrumentedModel(one, preprocess=preprocess)
+        assert again.identity == im.identity
+        slices = nns.Slicer(again, profile, progress=False).slice(X[:5])
+        assert slices == nns.Slicer(im, profile, progress=False).slice(X[:5])
+
+
+def test_detectors_that_name_parts_know_their_names(tmp_path):
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    p, q = two("ab"), two("ba")
+    q.set_weights(p.get_weights())
+    slicers = [
+        nns.Slicer(m, nns.Profile.from_data(m, x, progress=False), progress=False) for m in (p, q)
+    ]
+    detector = detection.SliceDetector(slicers[0], "paper", kernels=iter(["a"])).fit(x)
+    assert detector.kernels == ("a",)
+    detector.save(tmp_path / "d.npz")
+    again = detection.SliceDetector.load(tmp_path / "d.npz", slicers[0])
+    np.testing.assert_array_equal(again.score_samples(x[:9]), detector.score_samples(x[:9]))
+    with pytest.raises(ProfileMismatchError, match="different model"):
+        detection.SliceDetector.load(tmp_path / "d.npz", slicers[1])
+
+
+def test_a_folder_of_searches_goes_on_after_compile(tmp_path):
+    model = two("ab")
+    options = {"scope": None, "others": 0, "folder": tmp_path / "searches"}
+    found = []
+    for _ in range(2):
+        im = nns.InstrumentedModel(model)
+        slicer = nns.Slicer(im, nns.Profile.from_data(im, X, progress=False), progress=False)
+        found.append(slicer.decisive(X[:3], **options).certificate["size"].tolist())
+        model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    assert found[0] == found[1]

@@ -25,8 +25,7 @@ def find_measures(measures: str | Measure | Iterable[str | Measure]) -> list[Mea
         measure = MEASURES.get(choice, choice) if isinstance(choice, str) else choice
         if not isinstance(measure, Measure):
             raise InvalidArgumentError(
-                f"A measure must be one of {', '.join(MEASURES)}, or a Measure. Received: "
-                f"{measure!r}"
+                f"A measure is one of {', '.join(MEASURES)}, or a Measure. Received: {measure!r}"
             )
         chosen.append(measure)
     names = [measure.name for measure in chosen]

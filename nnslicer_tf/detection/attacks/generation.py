@@ -99,8 +99,7 @@ def generate(
     backend = keras.backend.backend()
     if backend != "tensorflow" and attack.factory in _TENSORFLOW_ONLY:
         raise InvalidArgumentError(
-            f"The attack {attack.name} needs Keras on TensorFlow; it runs on {backend}. Set "
-            "KERAS_BACKEND=tensorflow."
+            f"The attack {attack.name} needs KERAS_BACKEND=tensorflow. Keras runs on {backend}."
         )
     x = _checked(model, x)
     network = _Network(logits_function(model, x.shape[1:]), normalise)

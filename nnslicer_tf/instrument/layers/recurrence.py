@@ -225,8 +225,7 @@ def _through_time(
     if layer.stateful:
         raise UnsupportedLayerError(
             f"Layer '{call.path}' ({type(layer).__name__}) is stateful: its values depend on the "
-            "batches before, while the analyses require samples to be independent. Rebuild the "
-            "layer with stateful=False."
+            "batches before, so samples are not independent. Rebuild it with stateful=False."
         )
     sequence, masked = call.input_shapes[0], call.masks[0] is not None
     cell = _Cell(layer, sequence[1:], masked)

@@ -133,9 +133,8 @@ def _sorted(x: Any, axis: int) -> Any:
     size = x.shape[axis]
     if size > MAX_SORTED:
         raise UnsupportedLayerError(
-            f"A sort, top_k or median of {size} values along an axis has no rule; only one of at "
-            f"most {MAX_SORTED} values is computed by comparisons. Compute it outside the model, "
-            "or use keras.ops.max."
+            f"A sort, top_k or median of {size} values along an axis has no rule; one of at most "
+            f"{MAX_SORTED} has. Compute it outside the model, or use keras.ops.max."
         )
     parts = ops.unstack(x, axis=axis)
     for step in range(size):
