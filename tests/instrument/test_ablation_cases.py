@@ -192,7 +192,7 @@ def test_a_nested_model_that_is_called_on_the_same_is_copied():
 
 @pytest.mark.parametrize("size", [None, 6])
 def test_a_size_that_a_layer_leaves_open_is_known_to_the_masked_model(size):
-    """Keras reports None for an axis whose size follows from the input; by hand with its weights."""
+    """Keras reports None for the axis; by hand, with the weights."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input((6, 4), name="x")
     hidden = layers.EinsumDense(
