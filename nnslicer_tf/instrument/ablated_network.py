@@ -571,7 +571,7 @@ def _group_of(name: str, units: int, groups: Sequence[Sequence[int]]) -> np.ndar
         chosen = np.ravel(np.asarray(members))
         if chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= units:
             raise InvalidArgumentError(
-                f"Group {index} of '{name}' has not units of 0 … {units - 1}: {list(members)}"
+                f"Group {index} of '{name}' must name units of 0 … {units - 1}: {list(members)}"
             )
         if (group_of[chosen] >= 0).any():
             raise InvalidArgumentError(f"Group {index} of '{name}' shares units with another.")

@@ -78,5 +78,5 @@ def test_values_for_several_inputs_are_checked():
             InvalidArgumentError, match="values must be a dict with an array for each"
         ):
             metrics.deletion(im, x, zero, 1, values, 5)
-    with pytest.raises(InvalidArgumentError, match="one number for each value"):
+    with pytest.raises(InvalidArgumentError, match="the shape of the sample"):
         metrics.insertion(im, x, zero, 1, x | {"a": "abc"}, 5)

@@ -104,7 +104,7 @@ def test_models_without_neurons_are_refused():
     with pytest.raises(nns.errors.UnsupportedLayerError, match="no layer with neurons"):
         neuron_layers(nns.InstrumentedModel(model))
     image = keras.Sequential([keras.Input((4, 4, 1)), layers.Conv2D(3, 2)])
-    with pytest.raises(nns.errors.UnsupportedLayerError, match="Give a classifier"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="a unit for each class"):
         output_layer(nns.InstrumentedModel(image))
 
 
