@@ -154,7 +154,7 @@ def test_dicts_for_the_explorer(im):
 
 
 def test_scores_that_are_none(im):
-    with pytest.raises(InvalidArgumentError, match="scores must map the names of kernels"):
+    with pytest.raises(InvalidArgumentError, match="scores must map kernels' names"):
         pruning.prune(im.model, scores=None, ratio=0.5)
 
 

@@ -95,7 +95,7 @@ def test_targets_that_do_not_exist_are_refused(linear, target):
 
 
 def test_what_a_deletion_curve_needs(linear):
-    with pytest.raises(InvalidArgumentError, match=r"shape \(6,\). Received: NaN in places"):
+    with pytest.raises(InvalidArgumentError, match=r"\(6,\). Received: NaN in places"):
         metrics.deletion(linear, X, BASELINE, 0, np.full(6, np.nan))
     with pytest.raises(InvalidArgumentError, match=r"Received: float\d+ of shape \(5,\)"):
         metrics.deletion(linear, X, BASELINE, 0, X[:5])

@@ -208,7 +208,7 @@ def test_training_goes_on_after_the_fit(digits):
     [
         ({"ratio": 1.0}, r"ratio must be in \(0, 1\)"),
         ({"ratio": 0.9999}, "Cannot remove that many"),
-        ({"classes": [3]}, "at least two classes"),
+        ({"classes": [3]}, "needs two classes"),
         ({"classes": [3, 10]}, "classes are 0 … 9"),
         ({"by": "weights"}, "Did you mean 'weight'"),
     ],

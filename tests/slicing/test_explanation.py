@@ -378,7 +378,7 @@ def test_several_inputs_and_outputs(tmp_path):
     np.testing.assert_allclose(found.whole, price[0], rtol=1e-5)
     assert found.question == "price"
     found.save(tmp_path / "why.png")
-    with pytest.raises(InvalidArgumentError, match="several outputs"):
+    with pytest.raises(InvalidArgumentError, match="one of the outputs"):
         slicer.explain(one)
     with pytest.raises(InvalidArgumentError, match="it has 4"):
         slicer.explain(one, {"price": "all"}, words=["a"] * 5)
