@@ -11,7 +11,12 @@ import pytest
 
 from nnslicer_tf import datasets
 from nnslicer_tf._checks import as_class_indices, check_labels
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, PlausibilityWarning
+from nnslicer_tf.errors import (
+    CorruptFileError,
+    InputShapeError,
+    InvalidArgumentError,
+    PlausibilityWarning,
+)
 
 A, AB = "a,label\n", "a,b,label\n"
 MANY = "|".join(f"c{i}" for i in range(999))
@@ -279,3 +284,15 @@ def test_labels_without_columns(y):
     with pytest.raises(InvalidArgumentError, match="one class index for each of 2 samples"):
         check_labels(y, 2, 3)
     assert as_class_indices(y).size == 0
+
+
+def test_a_table_that_lacks_a_column_names_those_of_values(tmp_path):
+    """The label is none of them, and what is named already is not asked for."""
+    path, plain = tmp_path / "t.csv", tmp_path / "p.csv"
+    path.write_text("a,b,c,label\n1,2,3,0\n2,3,4,1\n")
+    plain.write_text("a,b,c\n1,2,3\n2,3,4\n")
+    for file, hint in ((path, ""), (plain, " Name the column of labels 'label'.")):
+        with pytest.raises(InputShapeError) as caught:
+            datasets.load_data(file, shape=(5,), labels=False)
+        end = f"has 3 columns of values, a, b, c; the model takes 5.{hint}"
+        assert str(caught.value).endswith(end)

@@ -175,10 +175,10 @@ def _load_csv(path: Path, shape: Sequence[int] | None, numbers: bool) -> Dataset
     columns = tuple(name for name in frame if name != label_column(frame, what))
     if shape is not None:
         if x.shape[1] != int(np.prod(shape)):
+            hint = "" if len(columns) < frame.shape[1] else " Name the column of labels 'label'."
             raise InputShapeError(
                 f"'{path}' has {counted(x.shape[1], 'column')} of values, "
-                f"{', '.join(frame)[:200]}; a sample of the model has {int(np.prod(shape))}. Name "
-                "the column of labels 'label'."
+                f"{', '.join(columns)[:200]}; the model takes {int(np.prod(shape))}.{hint}"
             )
         x = x.reshape(len(x), *shape)
     classes = int(y.max()) + 1 if len(y) and y.dtype.kind == "i" else 0

@@ -261,8 +261,10 @@ class Explanation(ShownAsTable):
         if label is not None and self.decisive is not None:
             row = {name: column[0] for name, column in self.decisive.certificate.items()}
             if row["empty answer"] == row["answer"]:
+                is_on = self.decisive.info["kind"] == "class" or row["answer"]
+                it = "it" if is_on else f"not {self.name(label)}"
                 lines.append(
-                    "The answer stands without any part: with every synapse at its mean, it has "
+                    f"The answer stands without any part: with every synapse at its mean, {it} has "
                     f"{row['probability of empty answer']:.1%}. What keeps it proves little."
                 )
         kept = all(one.certificate["kept"][0] for one in found)

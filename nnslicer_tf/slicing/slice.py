@@ -272,13 +272,11 @@ class Slice(ShownAsTable):
     def _check_alike(self, other: "Slice") -> None:
         """Raise ProfileMismatchError unless both slices are of one model and level."""
         pairs = ((self.neurons, other.neurons), (self.synapses, other.synapses))
-        common = any(mine.keys() & theirs.keys() for mine, theirs in pairs)
-        shapes_differ = any(
-            mine[name].shape != theirs[name].shape
-            for mine, theirs in pairs
-            for name in mine.keys() & theirs.keys()
-        )
-        if self.level != other.level or shapes_differ or not common:
+        both = [(mine[n], theirs[n]) for mine, theirs in pairs for n in mine.keys() & theirs.keys()]
+        alike = bool(both) and all(one.shape == two.shape for one, two in both)
+        if self.info.get("fingerprint") != other.info.get("fingerprint"):  # of versions, perhaps
+            alike &= all(a.keys() <= b.keys() or a.keys() >= b.keys() for a, b in pairs)
+        if self.level != other.level or not alike:
             raise ProfileMismatchError(
                 "The slices have different models, granularities or levels: their neurons and "
                 "synapses have different names or shapes."

@@ -627,3 +627,34 @@ def test_each_call_of_each_layer_has_channels_once(make):
     assert {c[0] for c in cells if c} >= {
         *found.neurons
     }  # names as they are: "lstm:o:pre" is no emoji
+
+
+def test_an_answer_that_is_off_stands_by_its_own_name():
+    """Of independent labels the most probable one is below 50 %: the answer is "not" it."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((5,), name="x"),
+            layers.Dense(9, activation="relu", name="h"),
+            layers.Dense(3, activation="sigmoid", name="o"),
+        ]
+    )
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(300, 5)).astype(np.float32)
+    for variable in model.trainable_variables:
+        variable.assign(0.8 * rng.normal(size=variable.shape))
+    model.layers[-1].bias.assign(np.full(3, -1.5))
+    profile = nns.Profile.from_data(model, x, progress=False)
+    slicer = nns.Slicer(model, profile, progress=False)
+    h, b, o, c = model.get_weights()
+    usual = np.maximum(x @ h + b, 0).mean(axis=0) @ o + c  # every synapse at its mean
+    off = 1 - 1 / (1 + np.exp(-usual))
+    names, said = ["cat", "dog", "cow"], 0
+    for sample in x[model.predict(x, verbose=0).max(axis=1) < 0.4][:12]:
+        label = int(model.predict(sample[None], verbose=0)[0].argmax())
+        lines = slicer.explain(sample, classes=names, compare=False).summary().splitlines()
+        stands = [line for line in lines if line.startswith("The answer stands")]
+        said += len(stands)
+        for line in stands:
+            assert f"not {names[label]} has {off[label]:.1%}" in line
+    assert said

@@ -158,3 +158,31 @@ def test_sets_combine_with_slices_alone(convolutional):
                     combine(*pair)
         with pytest.raises(nns.errors.InvalidArgumentError, match="another slice"):
             one.compare(other)
+
+
+def of_names(names, classes, seed=0):
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input((6,), name="features")
+    hidden = layers.Dense(7, activation="relu", name=names[0])(inputs)
+    model = keras.Model(inputs, layers.Dense(classes, name=names[1])(hidden))
+    x = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
+    profile = nns.Profile.from_data(model, x, progress=False)
+    return nns.Slicer(model, profile, theta=0.2, progress=False).slice(x)
+
+
+def test_slices_of_other_models_do_not_mix():
+    """Only the input has the same name in both; versions of one model have all of them."""
+    one, other, version = of_names("ab", 3), of_names("cd", 5), of_names("ab", 3, seed=1)
+    for call in (
+        lambda: one | other,
+        lambda: one & other,
+        lambda: one + other,
+        lambda: one - other,
+        lambda: one.compare(other),
+    ):
+        with pytest.raises(nns.errors.ProfileMismatchError, match="different models"):
+            call()
+    both = {n: (one.neurons[n] != 0) & (version.neurons[n] != 0) for n in one.neurons}
+    assert all(np.array_equal((one & version).neurons[n] != 0, both[n]) for n in both)
+    part = nns.Slice({}, {"a": one.synapses["a"]}, version.info)  # some kernels of a version
+    assert (one & part).synapses.keys() == {"a"}
