@@ -9,9 +9,10 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf._training import loss_of
 from nnslicer_tf.debugging.evidence import METHODS, SuspicionScores, channel_scores
 from nnslicer_tf.debugging.runs import Labelled, Runs
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.instrument.outputs import check_exclusive, check_synapses
+from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 
 _LEVELS = ("channel", "neuron", "synapse", "layer")
@@ -30,15 +31,15 @@ class Suspicion(ShownAsTable):
         method: Name of the method.
         neurons: Operation name → float64 array of its shape.
         synapses: Kernel name → float64 array of its shape.
-        channels: Name of an operation with a kernel → `(channels,)` float64: magnitude of a
-            filter's or unit's sum over positions, or mean for methods whose scores do not add up.
+        channels: Name of an operation with kernels, or a recurrent one → `(channels,)` float64:
+            magnitude of a filter's or unit's sum over positions, or mean if they do not add up.
     """
 
     def __init__(self, im: InstrumentedModel, method: str, scores: SuspicionScores) -> None:
         self.method = method
         self.neurons = {name: np.abs(values) for name, values in scores.neurons.items()}
         self.synapses = {name: np.abs(values) for name, values in scores.synapses.items()}
-        sums = [o.name for o in im.operations if isinstance(o.params, Synapses)]
+        sums = [o.name for o in im.operations if isinstance(o.params, (Synapses, Member))]
         channels = {name: channel_scores(scores.neurons[name], scores.add_up) for name in sums}
         self.channels = {name: np.abs(values) for name, values in channels.items()}
 
@@ -185,13 +186,19 @@ def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: i
     """Return bool masks, by kernel, of synapses that feed the most suspicious hidden channels."""
     check_count("channels", channels)
     widths = {n: len(values) for n, values in suspicion.channels.items()}
-    if widths != {o.name: o.shape[-1] for o in im.operations if isinstance(o.params, Synapses)}:
+    known = [o for o in im.operations if isinstance(o.params, (Synapses, Member))]
+    if widths != {o.name: o.shape[-1] for o in known}:
         raise InvalidArgumentError("The suspicion is of another model.")
     # Hidden channels that weights feed, not kernels that a layer computes.
-    fed = {o.name for o in im.operations if isinstance(o.params, Synapses) and o.kernels}
+    fed = {o.name for o in known if isinstance(o.params, Member) or o.kernels}
     ranked = suspicion.to_frame("channel", None)
     others = fed - {*im.graph.ends(im.logit_operation)}
     ranked = ranked[ranked["operation"].isin(others)].head(channels)
+    for name in ranked["operation"]:
+        if isinstance(im[name].params, Member):
+            raise UnsupportedLayerError(
+                f"'{name}' is of a recurrent layer, which mend leaves. Use pruning.fine_tune."
+            )
     if len(ranked) < channels:
         raise InvalidArgumentError(
             f"The model has {len(ranked)} hidden channels with weights of their own that can be "

@@ -147,8 +147,7 @@ class Weights(Reference):
                 if shape != of_twin:
                     raise InvalidArgumentError(
                         f"The versions have different architectures: {what} '{name}' of shape "
-                        f"{shape} in '{im.model.name}' is '{twin}' of shape {of_twin} in "
-                        f"'{self.im.model.name}'."
+                        f"{shape} is '{twin}' of shape {of_twin} in '{self.im.model.name}'."
                     )
 
     @cached_property

@@ -67,6 +67,5 @@ def check_amounts(im: InstrumentedModel) -> None:
                 f"The contributions of operation '{operation.name}' "
                 f"({type(operation.keras_layer).__name__}, of kind '{operation.kind}') add up to "
                 f"{total:.4g}, but its value changes by {expected:.4g}. Its kind does not "
-                "describe what it computes: register it as another kind, or write it with Keras's "
-                "layers and keras.ops."
+                "describe what it computes: register it as another kind, or use Keras's layers."
             )

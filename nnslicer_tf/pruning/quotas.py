@@ -111,6 +111,5 @@ def _unchangeable(im: InstrumentedModel) -> str:
     names = ", ".join(name for name, _ in sizes.most_common(3))
     return (
         f"The layers inside {names} keep all their units, because a custom layer's code fixes "
-        "their number: write it as a function of layers, or as a Keras model, whose layers can be "
-        "rebuilt with fewer units. "
+        "their number: write it as a function of layers, or as a Keras model. "
     )

@@ -28,6 +28,10 @@ def edges(one: "Slice", model: ModelLike) -> "pd.DataFrame":
     import pandas as pd
 
     im = instrumented(model)
+    if one.info.get("fingerprint", im.fingerprint) != im.fingerprint:
+        raise ProfileMismatchError(
+            f"The slice is of other weights than those of '{im.model.name}'."
+        )
     for name, values in one.synapses.items():
         check_name("kernel", name, im.kernels)
         if values.shape != im.kernels[name].shape:

@@ -26,21 +26,12 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds.kind import Layout
-from nnslicer_tf.slicing import _zero_walk
+from nnslicer_tf.slicing import _results, _zero_walk
 from nnslicer_tf.slicing._batches import Work
 from nnslicer_tf.slicing._checkpoint import RowCheckpoint, SumCheckpoint
 from nnslicer_tf.slicing._exclusion_walk import ExclusionWalk
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._planner import check_rules, plan_walk
-from nnslicer_tf.slicing._results import (
-    Collector,
-    EachPart,
-    EachRow,
-    Part,
-    Reduction,
-    Sum,
-    chosen_shapes,
-)
 from nnslicer_tf.slicing._rounding import rounding_bounds
 from nnslicer_tf.slicing._zero_walk import AmountWalk, CountWalk
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
@@ -198,7 +189,7 @@ class Slicer(DecisiveSearch, Explainer):
         plan = self.plan(outputs)
         dtype = np.float64 if plan.is_amount else np.int64
         samples = self.im.samples(x)
-        work = self._work_for(plan, Sum(dtype), None if checkpoint else samples.count)
+        work = self._work_for(plan, _results.Sum(dtype), None if checkpoint else samples.count)
         sums = SumCheckpoint(self._store(checkpoint, plan, "sum", work))
         totals = work.collect(samples, sums, self.progress)
         neurons = {
@@ -234,9 +225,9 @@ class Slicer(DecisiveSearch, Explainer):
             InvalidArgumentError: for unknown kernels or operations; other errors as in `slice`.
         """
         plan = self.plan(outputs)
-        shapes = chosen_shapes(plan, kernels, operations)
+        shapes = _results.chosen_shapes(plan, kernels, operations)
         classes = self._classes_of(plan)
-        layout = EachRow(np.float32 if plan.is_amount else np.int32, *shapes, classes)
+        layout = _results.EachRow(np.float32 if plan.is_amount else np.int32, *shapes, classes)
         samples = self.im.samples(x)
         work = self._work_for(plan, layout, None if folder else samples.count)
         store = self._store(folder, plan, [list(names) for names in shapes], work)
@@ -251,8 +242,8 @@ class Slicer(DecisiveSearch, Explainer):
         outputs: Outputs | Criterion = PREDICTED,
         kernels: Iterable[str] | None = None,
         operations: Iterable[str] = (),
-        reduce: Reduction | None = None,
-    ) -> Iterator[Part]:
+        reduce: _results.Reduction | None = None,
+    ) -> Iterator[_results.Part]:
         """Yield the dense contributions of every sample as they are computed, keeping none.
 
         Memory is bounded by the batch size. Arguments and errors are those of `slice_each`, but no
@@ -266,9 +257,10 @@ class Slicer(DecisiveSearch, Explainer):
         if not (reduce is None or callable(reduce)):
             raise InvalidArgumentError(f"reduce must be a function. Received: {reduce!r}")
         plan = self.plan(outputs)
-        shapes = chosen_shapes(plan, kernels, operations)
+        shapes = _results.chosen_shapes(plan, kernels, operations)
         dtype = np.float32 if plan.is_amount else np.int32
-        work = self._work_for(plan, EachPart(dtype, *shapes, self._classes_of(plan), reduce))
+        parts = _results.EachPart(dtype, *shapes, self._classes_of(plan), reduce)
+        work = self._work_for(plan, parts)
         for part in work.results(self.im.samples(x), self.progress):
             if reduce is None or part.reduced is not None:
                 yield part
@@ -278,7 +270,7 @@ class Slicer(DecisiveSearch, Explainer):
                 for name, values in part.synapses.items()
             }
             reduced = keras.tree.map_structure(keras.ops.convert_to_numpy, reduce(tensors))
-            yield Part({}, part.neurons, part.predicted, reduced)
+            yield _results.Part({}, part.neurons, part.predicted, reduced)
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -319,7 +311,9 @@ class Slicer(DecisiveSearch, Explainer):
         )
         return next((self.im.classes_of(output) for output in outputs), None)
 
-    def _work_for(self, plan: Plan, collector: Collector, samples: int | None = None) -> Work:
+    def _work_for(
+        self, plan: Plan, collector: _results.Collector, samples: int | None = None
+    ) -> Work:
         """Return the work for a walk, compiled once: at θ = 0 on the backend, else by exclusion.
 
         The first few `samples` of a slicer, if their number is known, are not worth compiling for.
@@ -331,7 +325,7 @@ class Slicer(DecisiveSearch, Explainer):
         if samples and not by_exclusion and not plan.is_amount:
             self._walked += samples * self._of_sample
             are_few = self._walked <= FEW_PRODUCTS
-        if isinstance(collector, EachPart) or not by_exclusion:
+        if isinstance(collector, _results.EachPart) or not by_exclusion:
             size = min(size, collector.batch_size)
         columns = tuple(collector.kernels), tuple(collector.operations)
         key = (id(plan), type(collector), columns, collector.reduce, size)
@@ -340,7 +334,7 @@ class Slicer(DecisiveSearch, Explainer):
             engine = make_engine(workers, None if are_few else self.ray_address)
             return Work(ExclusionWalk(plan, collector), engine, size, self.im.forward, self.profile)
         if key not in self._work:
-            if isinstance(collector, EachRow):
+            if isinstance(collector, _results.EachRow):
                 collector = replace(collector, dense=True)
             walk = partial(AmountWalk, profile=self.profile) if plan.is_amount else CountWalk
             on_backend = walk(self.im, plan, collector)

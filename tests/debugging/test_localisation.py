@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.debugging import METHODS, SuspicionScores, suspicious
+from nnslicer_tf.debugging import METHODS, SuspicionScores, mend, suspicious
 from nnslicer_tf.debugging.evidence import gradient
 from nnslicer_tf.errors import InvalidArgumentError
 from support.known_models import negated
@@ -247,3 +247,33 @@ def test_what_only_scales_or_moves_the_logits_is_no_suspect(ending, method):
     parts = (x[::3], right[::3]), (np.delete(x, np.s_[::3], 0), np.delete(right, np.s_[::3]))
     found = suspicious(nns.InstrumentedModel(model), *parts, method, progress=False)
     assert not found.channels["out"].any() and found.channels["h:pre"].any()
+
+
+@pytest.mark.parametrize("cell", ["GRU", "LSTM", "SimpleRNN"])
+def test_recurrent_units_are_ranked_and_not_mended(cell):
+    """All gates of a recurrent unit are faulty: it comes first among all channels."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((5, 4), name="x")
+    model = keras.Model(
+        inputs,
+        keras.layers.Dense(3, name="o")(getattr(keras.layers, cell)(6, name="g")(inputs)),
+    )
+    rng = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        variable.assign(rng.normal(size=variable.shape))
+    x = rng.normal(size=(600, 5, 4)).astype(np.float32)
+    y = model.predict(x, verbose=0).argmax(axis=1)
+    kernel, *rest = model.get_layer("g").get_weights()
+    kernel[:, 2::6] *= -6
+    model.get_layer("g").set_weights([kernel, *rest])
+    im = nns.InstrumentedModel(model)
+    failing = model.predict(x, verbose=0).argmax(axis=1) != y
+    pair = [(x[part], y[part]) for part in (failing, ~failing)]
+    found = suspicious(im, *pair, "adjustment", progress=False)
+    first = found.to_frame().iloc[0]
+    neuron = found.to_frame("neuron").iloc[0]
+    assert (first["operation"], first["channel"]) == (neuron["operation"], neuron["neuron"][-1])
+    assert first["operation"].startswith("g:") and first["channel"] == 2
+    assert found.to_frame("layer")["operation"].iloc[0] == first["operation"]
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="of a recurrent layer"):
+        mend(im, found, x[:20], y[:20])

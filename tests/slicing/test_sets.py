@@ -186,3 +186,25 @@ def test_slices_of_other_models_do_not_mix():
     assert all(np.array_equal((one & version).neurons[n] != 0, both[n]) for n in both)
     part = nns.Slice({}, {"a": one.synapses["a"]}, version.info)  # some kernels of a version
     assert (one & part).synapses.keys() == {"a"}
+
+
+def test_an_equal_model_with_other_names_is_another(tmp_path):
+    """Its input, which Keras numbers, would count as missing; weights of others are not listed."""
+
+    def built(scale=1.0):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [keras.Input((6,)), layers.Dense(7, "relu", name="h"), layers.Dense(3, name="o")]
+        )
+        model.layers[0].set_weights([scale * w for w in model.layers[0].get_weights()])
+        x = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
+        profile = nns.Profile.from_data(model, x, progress=False)
+        return model, nns.Slicer(model, profile, theta=0.2, progress=False).slice(x)
+
+    (model, one), (_, again), (other, _) = built(), built(), built(2.0)
+    for call in (lambda: one & again, lambda: one | again, lambda: one - again):
+        with pytest.raises(nns.errors.ProfileMismatchError, match="different names"):
+            call()
+    assert set(one.edges(model)["kernel"]) <= {"h", "o"}
+    with pytest.raises(nns.errors.ProfileMismatchError, match="other weights"):
+        one.edges(other)
