@@ -65,7 +65,7 @@ def check_name(what: str, name: object, known: Iterable[str]) -> None:
 
 
 def names_of(argument: str, names: Any) -> tuple[Any, ...]:
-    """Return a name, or names of any collection (array, Index), as a tuple; refuse what is none."""
+    """Return a name, or the names in any collection, as a tuple; refuse anything else."""
     try:
         return (names,) if isinstance(names, str) else tuple(names)
     except TypeError:

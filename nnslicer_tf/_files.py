@@ -90,7 +90,6 @@ def atomic_path(path: str | os.PathLike, *, replace: bool = True) -> Iterator[Pa
     """Yield a temporary path that replaces `path` when the block succeeds, else is removed.
 
     A link stays, and the file that it names is replaced.
-
     If threads, processes or hosts write the same file at once, one of the complete files remains.
     Without `replace` it is the first one, and FileExistsError is raised for the others. Raises
     `InvalidArgumentError` if the file cannot be written, as on a full disk.

@@ -150,16 +150,7 @@ def test_missing_entries_are_named(result):
 
 def test_values_of_other_types_are_refused(result):
     path, header, arrays, load = result
-    free = {
-        "options",
-        "parameters",
-        "identity",
-        "model",
-        "fingerprint",
-        "kind",
-        "class",
-        "own_code",
-    }
+    free = {"options", "parameters", "identity", "model", "fingerprint", "kind", "class"}
     for key in set(header) - free:
         for other in ({"a": 1}, [[1, [2]]], "text", float("nan")):
             if type(other) is not type(header[key]) or key != "info":

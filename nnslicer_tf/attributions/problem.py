@@ -253,7 +253,7 @@ class Problem:
             return self._features(self._checked(baseline, "baseline"))
         except (KeyError, TypeError) as error:
             raise InputShapeError(
-                f"baseline needs an array for all of {list(self.x)}, not {type(baseline).__name__}."
+                f"baseline must have an array for {list(self.x)}, not {type(baseline).__name__}."
             ) from error
 
     def _path(self, name: str, source: str) -> tuple[str, Callable[[Any], Any]]:

@@ -196,7 +196,7 @@ def _samples(
 ) -> tuple["np.ndarray", "np.ndarray | None", float | None, tuple[str, ...]]:
     """Return inputs, images as bytes, with labels, scale and columns, if there are any.
 
-    Images between bytes stay floats, scaled for the models; if it `rounds`, not those of "digits".
+    Images whose values are not bytes / 255 stay floats; with `rounds`, "digits" are rounded.
     """
     import numpy as np
 

@@ -105,7 +105,7 @@ def split_frame(
     import pandas as pd
 
     label = label_column(frame, what)
-    values, parts = frame if label is None else frame.drop(columns=label), []
+    parts, values = [], frame if label is None else frame.drop(columns=label)
     for name in values:
         column = values[name]
         if column.dtype == object:  # pandas fails at whole numbers of more than 308 digits

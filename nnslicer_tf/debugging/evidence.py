@@ -80,7 +80,7 @@ def gradient(
     recurrent = [o.layer for o in im.operations if isinstance(o.params, Member)]
     if recurrent:
         raise UnsupportedLayerError(
-            f"Layer '{recurrent[0]}' is recurrent: use method='adjustment', without gradients."
+            f"Layer '{recurrent[0]}' is recurrent, without gradients: use method='adjustment'."
         )
     names = [operation.name for operation in im.operations]
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}

@@ -197,7 +197,7 @@ def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: i
     for name in ranked["operation"]:
         if isinstance(im[name].params, Member):
             raise UnsupportedLayerError(
-                f"'{name}' is of a recurrent layer, which mend leaves. Use pruning.fine_tune."
+                f"'{name}' is of a recurrent layer, which is not mended. Use pruning.fine_tune."
             )
     if len(ranked) < channels:
         raise InvalidArgumentError(

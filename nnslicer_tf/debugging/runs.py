@@ -69,7 +69,7 @@ class Runs:
                 return cls(**parts)
             raise InvalidArgumentError(
                 "The failing samples' answers are no farther from the right ones than the passing "
-                f"samples': {bad.mean():.4g} and {good.mean():.4g}. Divide by Runs.split(im, x, y)."
+                f"samples': {bad.mean():.4g} and {good.mean():.4g}. Use Runs.split(im, x, y)."
             )
         for name, unfit in (("failing", bad == 0), ("passing", good > 0)):
             if unfit.any():

@@ -3,7 +3,7 @@
 Sellam et al., "DeepBase: Deep Inspection of Neural Networks" (SIGMOD 2019). Each model runs once
 per block of records for all its groups, hypotheses and measures, and each hypothesis is evaluated
 once for all models. With `error=` a pair of unit and hypothesis stops when its confidence interval
-is small enough, and reading stops with the last. Most measures cost one product of matrices.
+is small enough, and reading stops with the last one. Most measures cost one product of matrices.
 """
 
 import itertools

@@ -56,6 +56,8 @@ class Detector(BaseEstimator):
     source: ClassVar[str] = "im"
     #: Whether the model must be a classifier, and each of its classes have normal inputs.
     needs_classes: ClassVar[bool] = True
+    #: Whether arguments name kernels or outputs, so that a file needs a model with these names.
+    names_parts: ClassVar[bool] = False
 
     im: InstrumentedModel = field(init=False)
     false_positive_rate: float = 0.05
@@ -106,9 +108,9 @@ class Detector(BaseEstimator):
         """Return a hash of the model, which a saved detector checks when it is loaded."""
         return self.im.fingerprint
 
-    def model_in_files(self) -> str:
-        """Return what `same_model` compares when a detector is loaded, by default own code."""
-        return f"- - {self.im.own_code}".strip()
+    def _known_model(self) -> str:
+        """Return what `same_model` compares when a detector is loaded."""
+        return self.im.identity if self.names_parts else f"- - {self.im.own_code}".strip()
 
     def fit(self, X: np.ndarray, y: ArrayLike | None = None) -> Self:
         """Learn what is normal.
@@ -203,7 +205,7 @@ class Detector(BaseEstimator):
             raise InvalidArgumentError("To save a detector, create it with an int as rng.")
         header = {"class": type(self).__name__, "parameters": parameters}
         header["columns"] = list(self._columns)
-        header |= {"identity": self.identity(), "model": self.model_in_files()}
+        header |= {"identity": self.identity(), "model": self._known_model()}
         write_archive(path, _FORMAT, header, arrays)
 
     @classmethod
@@ -224,7 +226,7 @@ class Detector(BaseEstimator):
                 raise InvalidArgumentError(f"'{path}' holds a {name}: load it with {name}.load.")
             detector = cls._with_parameters(source, parameters)
             detector._rates()  # raises an error if they are out of range
-            now = detector.model_in_files()
+            now = detector._known_model()
             known = file.value("model", str) if "model" in file.header else now  # older files
             if file.value("identity", str) != detector.identity() or not same_model(known, now):
                 raise ProfileMismatchError(
@@ -296,14 +298,11 @@ class ReconstructionError(Detector):
     """
 
     needs_classes: ClassVar[bool] = False
+    names_parts: ClassVar[bool] = True
 
     im: InstrumentedModel
     _: KW_ONLY
     output: str | None = None
-
-    def model_in_files(self) -> str:
-        """Return the model's identity: an output is known by its name."""
-        return self.im.identity
 
     def check_parameters(self) -> None:
         """Reject a model whose output has another shape than its inputs."""

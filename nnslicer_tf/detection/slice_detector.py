@@ -78,6 +78,7 @@ class SliceDetector(VotingDetector):
     """
 
     source: ClassVar[str] = "slicer"
+    names_parts: ClassVar[bool] = True
 
     slicer: Slicer
     preset: str = "margin"
@@ -179,10 +180,6 @@ class SliceDetector(VotingDetector):
     def evidence(self, x: np.ndarray) -> Evidence:
         """Return the evidence of inputs, including slices."""
         return Evidence(self.im, x, self.slicer)
-
-    def model_in_files(self) -> str:
-        """Return the model's identity: kernels are known by their names."""
-        return self.im.identity
 
     def identity(self) -> str:
         """Return a hash of the model, the profile and the slicer's options."""

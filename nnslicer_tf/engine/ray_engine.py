@@ -2,7 +2,7 @@
 
 Each actor is a single-threaded process with a copy of the job, and has two items queued, so that it
 does not wait for the driver and memory is bounded. If an actor dies, its replacement repeats its
-items; each result is used exactly once. Starting and joining have a time limit.
+items; each result is used exactly once. Starting has a time limit, and can be interrupted.
 """
 
 import logging

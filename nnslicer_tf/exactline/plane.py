@@ -95,7 +95,8 @@ class PlaneWalker:
                 values = taps + int(np.isfinite(floors).any())
                 if values > MAX_TAPS:
                     raise UnsupportedLayerError(
-                        f"'{step.name}' is a maximum of over {MAX_TAPS} values: too many."
+                        f"Operation '{step.name}' is a maximum of {values} values. Planes support "
+                        f"at most {MAX_TAPS}."
                     )
 
     def plane(

@@ -2,7 +2,7 @@
 
 At level "synapse", a weighted sum becomes (x − r) · (w ∘ m) + r · w + b, for the mask m and the
 reference r of its input x; inside recurrent layers, gates are increased by what inactive synapses
-contribute to the reference's sums. Neurons become r + m · (y − r). Masks of weights: variables.
+contribute to the reference's sums. Neurons become r + m · (y − r), and so do masked weights.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -224,7 +224,7 @@ class Network:
             check_name("operation", name, self.im.graph.operations)
 
     def check_unit(self, name: str) -> None:
-        """Raise InvalidArgumentError for a name without units, unless they act elsewhere alone."""
+        """Raise InvalidArgumentError for a part of the target's network that has no units."""
         acts = self.by_weight
         if self._by_synapse:
             acts = any(name == kernel.name for o in self._order for kernel in _kernels(o))
@@ -571,7 +571,7 @@ def _group_of(name: str, units: int, groups: Sequence[Sequence[int]]) -> np.ndar
         chosen = np.ravel(np.asarray(members))
         if chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= units:
             raise InvalidArgumentError(
-                f"Group {index} of '{name}' must name units of 0 … {units - 1}: {list(members)}"
+                f"Group {index} of '{name}' must name units in 0 … {units - 1}, not {list(members)}"
             )
         if (group_of[chosen] >= 0).any():
             raise InvalidArgumentError(f"Group {index} of '{name}' shares units with another.")

@@ -34,7 +34,7 @@ from nnslicer_tf.instrument.target import Target, TargetLike, resolve_target
 
 # The score of a class is its logit less this share of the other classes' mean logit, weighted by a
 # softmax of logits in units of their spread. The log-odds (1, weights by the softmax of the logits)
-# see only the nearest rival, and lose answers that the logit alone keeps; it gives any class.
+# see only the nearest rival, and lose answers that the logit alone keeps; it can give any class.
 RIVALS = 0.75
 # A mask, its slopes, their order and copies in float64
 BYTES_OF_A_UNIT = 48

@@ -21,6 +21,7 @@ from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
 from nnslicer_tf.instrument import functional
 from nnslicer_tf.instrument.comparison import difference, random_input
+from nnslicer_tf.instrument.functional import sublayers
 
 After = Callable[[keras.layers.Layer, keras.layers.Layer, Any, tuple], Any]
 """Function of a layer, its copy, the copy's output and arguments; it returns what follows it."""
@@ -132,7 +133,7 @@ def examples(model: keras.Model, input_shape: functional.Shapes | None = None) -
     tables = (keras.layers.Embedding, keras.layers.ReversibleEmbedding)
     counts = [
         layer.input_dim if isinstance(layer, tables) else getattr(layer, "num_tokens", None)
-        for layer in functional.sublayers(model)
+        for layer in sublayers(model)
     ]
     tokens = min((n for n in counts if isinstance(n, int)), default=None)
     rng = np.random.default_rng(0)
@@ -240,7 +241,7 @@ def transfer(
 
     Raises UnsupportedLayerError if the copy has other variables.
     """
-    own, other = list(functional.sublayers(layer)), list(functional.sublayers(copy))
+    own, other = list(sublayers(layer)), list(sublayers(copy))
     merged = [part for part in own if getattr(part, "lora_enabled", False)]
     if len(own) != len(other) or (not merged and len(layer.weights) != len(copy.weights)):
         raise UnsupportedLayerError(
@@ -326,9 +327,7 @@ def _created(layer: keras.layers.Layer, entries: Mapping[str, Any]) -> keras.lay
 def _policy_inside(layer: keras.layers.Layer) -> Iterator[None]:
     """Create layers with the dtype policy of those inside a layer, which its config lacks."""
     before = keras.config.dtype_policy()
-    inside = next(
-        (part.dtype_policy for part in functional.sublayers(layer) if part is not layer), before
-    )
+    inside = next((part.dtype_policy for part in sublayers(layer) if part is not layer), before)
     keras.config.set_dtype_policy(inside if inside.name.startswith("mixed") else before)
     try:
         yield
@@ -357,9 +356,7 @@ def _keep_functions(
 
 def _outputs(model: keras.Model, x: Any) -> list[Any]:
     """Return a model's outputs; the states of stateful layers stay as they are."""
-    states = [
-        (v, keras.ops.copy(v)) for layer in functional.sublayers(model) for v in _states(layer)
-    ]
+    states = [(v, keras.ops.copy(v)) for layer in sublayers(model) for v in _states(layer)]
     values = keras.tree.flatten(model(x, training=False))
     for variable, state in states:
         variable.assign(state)

@@ -100,7 +100,8 @@ def check_array(
         if array.ndim == 2 and array.shape[1] == len(columns):
             where = f" in column {columns[int(bad[row].argmax())]!r}"
         raise NonFiniteActivationError(
-            f"Sample {first + row} of the data has NaN or infinite values{where} (in float32)."
+            f"Sample {first + row} of the data has NaN or infinite values{where} (in float32). "
+            "Remove or repair it."
         )
     if isinstance(bounds, WholeBounds) and (fractions := array != np.floor(array)).any():
         raise InputRangeError(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
-from itertools import count
 from numbers import Number
 from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, TypeVar
@@ -173,26 +172,8 @@ def described(
         code, doc = value.__code__, value.__doc__
         constants = tuple(c for c in code.co_consts if doc is None or c != doc)
         texts = [listed([*parts, code.replace(co_consts=constants)])]
-        # What it reads of globals and its owner, and of the objects among these.
-        names, attributes = map(sorted, _names_read(code))
-        reads = [(None, n, value.__globals__[n]) for n in names if n in value.__globals__]
-        holders = [] if owner is None else [owner]
-        for place in count():
-            for holder, read, held in reads:
-                if isinstance(held, (classmethod, staticmethod, property)):
-                    held = getattr(held, "fget", None) or getattr(held, "__func__", held)
-                if isinstance(held, Mapping):
-                    held = {k: v for k, v in held.items() if _is_plain(k) and _is_plain(v)}
-                if _is_own(held) or _is_plain(held):
-                    texts.append(f"{read}={described(held, known, holder)}")
-                elif _has_settings(held) and not any(held is one for one in holders):
-                    holders.append(held)
-            if place == len(holders):
-                break
-            holder = holders[place]
-            classes = holder.__mro__ if isinstance(holder, type) else type(holder).__mro__
-            spaces = [getattr(holder, "__dict__", {}), *map(vars, classes)]
-            reads = [(holder, n, space[n]) for space in spaces for n in attributes if n in space]
+        for holder, read, held in _read_by(value, owner):
+            texts.append(f"{read}={described(held, known, holder)}")
         return f"({', '.join(texts)})"
     if hasattr(value, "__dict__"):
         known[key] = len(known), value, owner
@@ -201,6 +182,30 @@ def described(
             options.append(described(type(value).__call__, known, value))
         return f"{name}({', '.join(options)})"
     return name if " at 0x" in repr(value) else repr(value)
+
+
+def _read_by(function: FunctionType, owner: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what a function reads: holder, name, and a value or own function.
+
+    They are read of its globals and its owner, and of the objects, classes and modules among these.
+    """
+    names, attributes = map(sorted, _names_read(function.__code__))
+    holders = [None, *([] if owner is None else [owner])]
+    for holder in holders:  # which grow
+        spaces: list[Mapping[str, Any]] = [function.__globals__]
+        if holder is not None:
+            classes = holder.__mro__ if isinstance(holder, type) else type(holder).__mro__
+            spaces = [getattr(holder, "__dict__", {}), *map(vars, classes)]
+        wanted = names if holder is None else attributes
+        for read, held in ((n, space[n]) for space in spaces for n in wanted if n in space):
+            if isinstance(held, (classmethod, staticmethod, property)):
+                held = getattr(held, "fget", None) or getattr(held, "__func__", held)
+            if isinstance(held, Mapping):
+                held = {k: v for k, v in held.items() if _is_plain(k) and _is_plain(v)}
+            if _is_own(held) or _is_plain(held):
+                yield holder, read, held
+            elif _has_settings(held) and not any(held is one for one in holders):
+                holders.append(held)
 
 
 def _is_own(value: Any) -> bool:

@@ -74,5 +74,5 @@ def check_finite(values: Mapping[str, np.ndarray], first: int) -> None:
             bad = ~np.isfinite(value).reshape(len(value), -1).all(axis=1)
             raise NonFiniteActivationError(
                 f"Operation '{name}' gives NaN or infinite values for sample "
-                f"{first + int(np.argmax(bad))}. Check weights, preprocessing, and padding."
+                f"{first + int(np.argmax(bad))}. Check the weights, preprocessing and padding."
             )

@@ -42,7 +42,7 @@ def _check_granularity(operation: Operation, layout: Layout) -> None:
     if layout.granularity == "channel" and has_positions:
         raise UnsupportedLayerError(
             f"Operation '{operation.name}' is of kind '{operation.kind}', whose last axis need not "
-            "be channels, each with its own mean. Slice with granularity='activation'."
+            "be channels: means of products are needed. Slice with granularity='activation'."
         )
 
 

@@ -113,7 +113,7 @@ class Attacker:
             rng: Draws the order of the samples.
 
         Raises:
-            InvalidArgumentError: for no samples, other labels, or a mask that fits no kernel.
+            InvalidArgumentError: if samples or labels are missing, or a mask fits no kernel.
         """
         im = instrumented(stolen)
         hidden = check_masks(im, hidden)

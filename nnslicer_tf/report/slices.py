@@ -90,10 +90,8 @@ def plot_slices(
         for row, name in enumerate(operations):
             one, other = (slices[n].neurons[name] != 0 for n in (first, second))
             axis, alone = axes[row + bool(images), 2], one.astype(int) - other
-            axis.imshow(
-                _coloured(_sheet(alone), figures.FIRST_ONLY, figures.SECOND_ONLY),
-                interpolation="nearest",
-            )
+            colours = figures.FIRST_ONLY, figures.SECOND_ONLY
+            axis.imshow(_coloured(_sheet(alone), *colours), interpolation="nearest")
             _entitle(axis, f"{name}: {np.count_nonzero(alone):,} in only one slice")
     figure.supxlabel(legend, fontsize=9)
     return figure

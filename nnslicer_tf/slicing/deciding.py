@@ -128,7 +128,7 @@ class DecisiveSearch:
                 inactive units take their values; needs `Samples(background)` of 58 or more for 0.9.
                 `scope` may give the samples of the test, which otherwise are half the background.
             min_probability: Least probability of the answer with the slice alone; by default, it
-                only has to be the most probable. Of independent labels it is the most probable.
+                only has to be the most probable. Of independent labels, that one is the answer.
             max_divergence: Largest Kullback-Leibler divergence, in nats, of the output with the
                 slice alone from the model's; no limit by default.
             max_share: Largest share of the units of a "found" slice; others are returned, too.
@@ -146,7 +146,7 @@ class DecisiveSearch:
             at_most: Share of others for which the slice may give the class.
             minimal: Try every unit of the slice alone, and leave it out where the answer is kept.
                 Without `at_least`, slices of up to 64 of fewer than 1,000 units are minimal anyway.
-                Of up to 256 units, single ones are left out of the whole network, too.
+                Of up to 256 units, all are tried so, too, and the smaller slice is returned.
             needed: The model gives another answer without the slice: what speaks most for the
                 answer in the rest is added until it does.
             folder: Folder for the slices, from which an interrupted run of the same samples

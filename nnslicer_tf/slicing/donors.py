@@ -182,7 +182,7 @@ def class_trials(
 ) -> dict[str, Any]:
     """Return what a search for a class runs; the first `own` samples are of it, the rest are not.
 
-    Both are split into three sets, as donors are. `levels`: shares of own to keep, of others not.
+    Both are split in three, as donors are. `levels`: shares of own kept, of others not claimed.
     """
     counts = own, len(x[0]) - own
     sets = [_split(count, rng) for count in counts]

@@ -5,6 +5,7 @@ of activations, whatever the size of the data set.
 """
 
 import os
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -233,7 +234,9 @@ class Profile(ShownAsTable):
             columns = file.header.get("columns", [])
             is_list = isinstance(columns, list) and all(isinstance(name, str) for name in columns)
             file.check(is_list, f"its columns are {columns!r}")
-            code = file.value("own_code", str) if "own_code" in file.header else ""
+            code = file.header.get("own_code", "")
+            is_code = isinstance(code, str) and re.fullmatch(r"([0-9a-f]+ [0-9a-f]{64})?", code)
+            file.check(is_code, f"its code is {code!r}")
             has_rows = "rows" in file.header or "rows0" in file
             inputs = file.names("rows") if has_rows else []
             kept = file.value("kept", int, least=0) if has_rows else 0

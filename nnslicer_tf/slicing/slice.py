@@ -99,7 +99,7 @@ class Slice(ShownAsTable):
                 size of the inputs is not fixed, and the one that was sliced is gone.
             reference: What inactive units contribute: the model's `Profile` (their mean, as in the
                 paper's program: a layer computes W·(x − x̄) + ȳ with the slice's W and the profile's
-                x̄ and ȳ), "zero" (synapses outside the slice become 0), or any of `Ablation`.
+                x̄ and ȳ), "zero" (synapses outside the slice become 0), or another of `Ablation`.
 
         Raises:
             InvalidArgumentError: if there is no reference.
@@ -163,7 +163,7 @@ class Slice(ShownAsTable):
         Returns:
             Columns name ("total" last); left and right, the numbers of members; both; overlap, the
             share of all members that are in both (Jaccard index), with Wilson's 95 % interval
-            (from, to); and by chance, that of two random slices of these sizes. Of none it is NaN.
+            (from, to); and by chance, that of random slices of these sizes. NaN: no members.
 
         Raises:
             InvalidArgumentError: if `other` is not a slice.

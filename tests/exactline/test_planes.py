@@ -314,7 +314,7 @@ def test_sigmoid_is_refused_by_name():
 
 def test_maximum_of_too_many_values_is_refused_by_name():
     model = sequential((9, 9, 1), lambda: layers.GlobalMaxPooling2D(name="wide"))()
-    with pytest.raises(nns.errors.UnsupportedLayerError, match="'wide' is a maximum of over 64"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="'wide' is a maximum of 81 values"):
         PlaneWalker(nns.InstrumentedModel(model))
 
 
