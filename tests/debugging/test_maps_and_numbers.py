@@ -52,7 +52,7 @@ def test_a_map_fails_by_its_share_of_wrong_positions(units):
     least = np.argsort(-wrong)[:20], np.argsort(-wrong)[15:]
     parts = [(x[part], truth[part]) for part in least]
     assert len(Runs.of(im, *parts).failing) == 20
-    with pytest.raises(InvalidArgumentError, match="Divide by Runs"):
+    with pytest.raises(InvalidArgumentError, match="Use Runs"):
         suspicious(im, *parts[::-1], progress=False)
 
 

@@ -451,7 +451,7 @@ def test_sizes_groups_and_models_that_do_not_fit():
         with pytest.raises(InvalidArgumentError, match="batch_size"):
             Ablation(model, Zero(), "neuron").outputs({}, x, batch_size=size)
     for group in ([0.5, 1.7], [], ["a"]):
-        with pytest.raises(InvalidArgumentError, match="must name units of"):
+        with pytest.raises(InvalidArgumentError, match="must name units in"):
             Ablation(model, Zero(), "neuron", groups={"h:pre": [group]})
     with pytest.raises(InvalidArgumentError, match="must be real numbers"):
         Ablation(model, Zero(), "neuron").outputs({"h:pre": ["a"] * 5}, x)
