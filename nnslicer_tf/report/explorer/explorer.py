@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import check_texts, names_in_order
-from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf._files import as_path, atomic_path
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike, as_named, column_names, one_order
@@ -36,7 +36,8 @@ class Explorer:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the view as one HTML file, which needs neither a server nor a network."""
-        check_writable(path)
+        if as_path(path).suffix.lower() not in (".html", ".htm"):
+            raise InvalidArgumentError(f"A view is a page: its file ends in .html. Received: '{path}'")
         with atomic_path(path) as temporary:
             temporary.write_text(self.html(), encoding="utf-8")
 

@@ -294,8 +294,9 @@ def test_saving_replaces_and_refuses(digits, tmp_path):
     path = tmp_path / "new" / "slices.html"
     view.save(path)
     assert path.read_text(encoding="utf-8") == view.html()
-    with pytest.raises(InvalidArgumentError, match="folder"):
-        view.save(tmp_path)
+    for other in (tmp_path, tmp_path / "picture.png"):
+        with pytest.raises(InvalidArgumentError, match="ends in .html"):
+            view.save(other)
 
 
 def test_bad_input_is_refused_before_any_work(digits, mixed):
