@@ -341,7 +341,7 @@ def _checked(
             f"coverage must have one entry for each of {len(ims)} models. Received: {len(coverage)}"
         )
     for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
-        if not isinstance(cov, NeuronCoverage) or cov.im.fingerprint != im.fingerprint:
+        if not isinstance(cov, NeuronCoverage) or cov.im.identity != im.identity:
             raise InvalidArgumentError(
                 f"coverage[{position}] is not a NeuronCoverage of models[{position}]: {cov!r}"
             )

@@ -6,14 +6,15 @@ import importlib.util
 import inspect
 import json
 import sys
+import types
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial, wraps
+from enum import Enum
+from functools import cached_property, partial, wraps
 from numbers import Number
-from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, TypeVar
 
 import keras
@@ -24,9 +25,13 @@ from nnslicer_tf._files import digest
 # Entries of a config that may differ between two builds of the same model.
 _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")
 
-# Their code is known by their version.
-_LIBRARIES = "jax", "keras", "nnslicer_tf", "numpy", "tensorflow", "torch"
-_PLAIN = Number, str, bytes, np.ndarray, np.generic, NoneType, range, slice
+# Their code is known by their version, and their objects, some of which change when they are used.
+_LIBRARIES = "itertools", "jax", "keras", "nnslicer_tf", "numpy", "random", "tensorflow", "torch"
+# How code reads an attribute, and methods that change a container.
+_LOADS = "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"
+_CHANGES = "add", "append", "extend", "insert", "pop", "setdefault", "update"
+
+_PLAIN = Number, str, bytes, np.generic, types.NoneType, range, slice, Enum
 
 T = TypeVar("T")
 
@@ -96,9 +101,10 @@ def model_identity(model: keras.Model) -> str:
 def own_code(model: keras.Model) -> str:
     """Return the version of Python's bytecode, and a hash of own layers' and functions' code.
 
-    With what they call, and the attributes, closures and globals that they read, as far as these
-    are values and functions. "" if there are none. It is apart from the fingerprint, as only codes
-    of one version can be compared. The source is not read: it may have been edited since.
+    With what they call, the attributes, closures and globals that they read, as far as these are
+    values, objects and functions, and the layers that they have. "" if there are none. It is apart
+    from the fingerprint, as only codes of one version can be compared. The source is not read: it
+    may have been edited since.
     """
     known: dict[tuple[int, int], tuple] = {}
     found = []
@@ -107,9 +113,12 @@ def own_code(model: keras.Model) -> str:
         if not isinstance(part, keras.Model):  # of which these are compiled functions
             own |= {n: v for n, v in vars(part).items() if not hasattr(type(part), n)}
         found += [(place, described(own[n], known, part)) for n in sorted(own) if _is_own(own[n])]
+        if _is_own(own["call"]):  # its configuration need not say which layers it has
+            inner = part._flatten_layers(include_self=False, recursive=False)
+            found += [(place, described(_architecture(layer), known)) for layer in inner]
     if not found:
         return ""
-    version = f"{importlib.util.MAGIC_NUMBER.hex()}02"  # 02: of this way to describe code
+    version = f"{importlib.util.MAGIC_NUMBER.hex()}03"  # 03: of this way to describe code
     return f"{version} {hashlib.sha256(repr(found).encode()).hexdigest()}"
 
 
@@ -133,23 +142,27 @@ def described(
         return ", ".join(described(part, known) for part in values)
 
     match value:
+        case np.ndarray() if value.dtype.hasobject:
+            return f"array({value.shape}, {listed(value.flat)})"
         case np.ndarray():
             return f"array({value.shape}, {value.dtype}, {digest([value])})"
         case keras.Model():
             return f"model({model_identity(value)})"
         case keras.Layer() | keras.KerasTensor():
             return type(value).__name__
-        case ModuleType() | type():
+        case types.ModuleType() | type():
             return value.__name__
+        case Enum():
+            return f"{value!s}={described(value.value, known)}"
         case Mapping():
             return f"{{{listed(part for pair in value.items() for part in pair)}}}"
         case list() | tuple():
             return f"({listed(value)})"
         case set() | frozenset():
             return f"{{{', '.join(sorted(described(part, known) for part in value))}}}"
-        case CodeType():
+        case types.CodeType():
             return f"code({listed((value.co_code, value.co_names, value.co_consts))})"
-        case MethodType():
+        case types.MethodType():
             return described(value.__func__, known, value.__self__)
         case partial():
             return f"partial({listed((value.func, value.args, value.keywords))})"
@@ -157,63 +170,131 @@ def described(
         with suppress(Exception):  # symbolic ones, which have no values, differ by backend
             return described(keras.ops.convert_to_numpy(value))
         return "tensor"
-    if not isinstance(value, FunctionType):  # such as a `tf.function`
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if not isinstance(value, types.FunctionType):  # such as a `tf.function`
         value = inspect.unwrap(value)
     key = id(value), id(owner)
     if key in known:
         return f"#{known[key][0]}"
+    known[key] = len(known), value, owner
     name = getattr(value, "__qualname__", type(value).__qualname__)
-    if isinstance(value, FunctionType):
-        known[key] = len(known), value, owner
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        parts = [value.__defaults__, value.__kwdefaults__, cells]
+    if isinstance(value, types.FunctionType):
         if not _is_own(value):
-            return f"{value.__module__}.{name}({listed(parts)})"
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            parts = listed([value.__defaults__, value.__kwdefaults__, cells])
+            return f"{value.__module__}.{name}({parts})"
         code, doc = value.__code__, value.__doc__
         constants = tuple(c for c in code.co_consts if doc is None or c != doc)
-        texts = [listed([*parts, code.replace(co_consts=constants)])]
+        texts = [listed([code.replace(co_consts=constants)])]
         for holder, read, held in _read_by(value, owner):
             texts.append(f"{read}={described(held, known, holder)}")
         return f"({', '.join(texts)})"
-    if hasattr(value, "__dict__"):
-        known[key] = len(known), value, owner
-        options = [f"{n}={described(v, known)}" for n, v in sorted(vars(value).items())]
-        if _is_own(value):
-            options.append(described(type(value).__call__, known, value))
-        return f"{name}({', '.join(options)})"
-    return name if " at 0x" in repr(value) else repr(value)
+    if _is_own(value) and isinstance(called := type(value).__call__, types.FunctionType):
+        return f"{name}({described(called, known, value)})"
+    if isinstance(value, Iterator):  # it changes when it is used
+        return name
+    if _package(value) in _LIBRARIES:
+        config = value.get_config() if hasattr(value, "get_config") else {}
+        return f"{name}({listed([_without_names(config, {})])})"
+    try:
+        state = value.__reduce_ex__(2)[1:]  # what pickle would keep
+    except Exception:  # whatever an object raises that cannot be pickled, such as a lock
+        return name
+    return f"{name}({listed(list(p) if isinstance(p, Iterator) else p for p in state)})"
 
 
-def _read_by(function: FunctionType, owner: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Yield what a function reads: holder, name, and a value or own function.
+def _read_by(function: types.FunctionType, owner: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what a function reads: its holder, its name, and a value, a function or an object.
 
-    They are read of its globals and its owner, and of the objects, classes and modules among these.
+    They are read of its closure, its globals and its owner, and by name of the objects, classes
+    and modules among these. An object of which nothing is read by name, such as one that is passed
+    on, counts with all that it has.
     """
-    names, attributes = map(sorted, _names_read(function.__code__))
+    names, *_ = _names_read(function.__code__)
+    attributes = sorted(_attributes_read(function))
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    bound = dict(zip(function.__code__.co_freevars, cells, strict=True))
+    bound |= {"()": function.__defaults__, "(*)": function.__kwdefaults__}
     holders = [None, *([] if owner is None else [owner])]
     for holder in holders:  # which grow
-        spaces: list[Mapping[str, Any]] = [function.__globals__]
-        if holder is not None:
-            classes = holder.__mro__ if isinstance(holder, type) else type(holder).__mro__
-            spaces = [getattr(holder, "__dict__", {}), *map(vars, classes)]
-        wanted = names if holder is None else attributes
-        for read, held in ((n, space[n]) for space in spaces for n in wanted if n in space):
-            if isinstance(held, (classmethod, staticmethod, property)):
-                held = getattr(held, "fget", None) or getattr(held, "__func__", held)
-            if isinstance(held, Mapping):
-                held = {k: v for k, v in held.items() if _is_plain(k) and _is_plain(v)}
-            if _is_own(held) or _is_plain(held):
-                yield holder, read, held
-            elif _has_settings(held) and not any(held is one for one in holders):
-                holders.append(held)
+        spaces = [bound, function.__globals__] if holder is None else _spaces(holder)
+        wanted = [*bound, *sorted(names)] if holder is None else attributes
+        read = [(n, _unbound(space[n], holder)) for space in spaces for n in wanted if n in space]
+        for name, part in ((name, part) for name, held in read for part in _parts(held)):
+            if _is_function(part) or _is_plain(part):
+                yield (owner if holder is None else holder), name, part
+            if _has_settings(part) and not any(part is one for one in holders):
+                holders.append(part)
+        named = holder is None or holder is owner or isinstance(holder, (types.ModuleType, type))
+        if not (read or named):
+            yield None, "", holder
+
+
+def _spaces(holder: Any) -> list[Mapping[str, Any]]:
+    """Return the attributes of an object, class or module, and of its classes, to read by name.
+
+    There are none of an object whose class is installed, such as a table of pandas.
+    """
+    if isinstance(holder, types.ModuleType):
+        return [vars(holder)]
+    of_object: Mapping[str, Any] = {}
+    classes = holder.__mro__ if isinstance(holder, type) else type(holder).__mro__
+    if not isinstance(holder, type):
+        installed = _is_installed(holder) and _package(holder) not in _LIBRARIES
+        if installed and not isinstance(holder, keras.Layer):
+            return []
+        of_object = getattr(holder, "__dict__", {})
+    return [of_object, *(vars(one) for one in classes if not _is_library(one))]
+
+
+def _unbound(held: Any, holder: Any) -> Any:
+    """Return the function or, of a slot, the value behind an attribute of a class."""
+    match held:
+        case types.MemberDescriptorType() if not isinstance(holder, type):
+            return getattr(holder, held.__name__, None)
+        case classmethod() | staticmethod():
+            return held.__func__
+        case property():
+            return held.fget
+        case cached_property():
+            return held.func
+    return held
+
+
+def _parts(held: Any) -> list[Any]:
+    """Return a value alone, or, of a container of functions or objects, what it has."""
+    if isinstance(held, Mapping) and not _is_plain(held):
+        held = [part for pair in held.items() for part in pair]
+    if isinstance(held, (list, tuple)) and not _is_plain(held):
+        return [part for one in held for part in _parts(one)]
+    return [held]
+
+
+def _package(value: Any) -> str:
+    if isinstance(value, types.ModuleType):
+        return value.__name__.partition(".")[0]
+    return (getattr(value, "__module__", None) or type(value).__module__).partition(".")[0]
+
+
+def _is_library(value: Any) -> bool:
+    standard = sys.stdlib_module_names - {"builtins"}  # the module of code that `exec` ran
+    return _package(value) in standard.union(_LIBRARIES)
+
+
+def _is_installed(value: Any) -> bool:
+    file = getattr(sys.modules.get(_package(value)), "__file__", None)
+    return "site-packages" in (file or "")
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, (type, keras.Layer))
 
 
 def _is_own(value: Any) -> bool:
     """Whether a value is a user's function, or an object that is called like one."""
-    if isinstance(value, (type, keras.Layer)) or not callable(value):
-        return False
-    module = getattr(value, "__module__", None) or type(value).__module__
-    return module.partition(".")[0] not in _LIBRARIES
+    library = _is_library(value) if inspect.isroutine(value) else _package(value) in _LIBRARIES
+    return _is_function(value) and not library
 
 
 def _is_plain(value: Any) -> bool:
@@ -222,33 +303,52 @@ def _is_plain(value: Any) -> bool:
         value = [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set, frozenset)):
         return all(map(_is_plain, value))
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject or all(map(_is_plain, value.flat))
     return isinstance(value, _PLAIN) or keras.ops.is_tensor(value)
 
 
 def _has_settings(value: Any) -> bool:
-    """Whether a value is an object, class or module of the user's, whose attributes may be read."""
-    if isinstance(value, ModuleType):
-        installed = "site-packages" in (getattr(value, "__file__", None) or "site-packages")
-        return not installed and value.__name__.partition(".")[0] not in sys.stdlib_module_names
-    module = getattr(value, "__module__", None) or type(value).__module__
-    return not isinstance(value, keras.Layer) and module.partition(".")[0] not in _LIBRARIES
+    """Whether a value is an object, or a class or module of the user's, that may have settings."""
+    if isinstance(value, types.ModuleType):
+        return not (_is_library(value) or _is_installed(value))
+    if isinstance(value, type):
+        return not _is_library(value)
+    return not (_is_plain(value) or inspect.isroutine(value) or isinstance(value, keras.Layer))
 
 
-def _names_read(code: CodeType) -> tuple[set[str], set[str]]:
-    """Return the globals and the attributes that code reads, without attributes that it sets."""
-    names, read, written = set(), set(), {*_INCIDENTAL}
-    for step in dis.get_instructions(code):
+def _attributes_read(function: types.FunctionType) -> set[str]:
+    """Return the attributes that a function and those it calls read, without those they change."""
+    reached = [function]
+    read, changed = set[str](), {*_INCIDENTAL}
+    for one in reached:  # which grow
+        names, attributes, changes = _names_read(one.__code__)
+        read, changed = read | attributes, changed | changes
+        called = [one.__globals__.get(name) for name in sorted(names)]
+        own = [c for c in called if isinstance(c, types.FunctionType) and _is_own(c)]
+        reached += [c for c in own if c not in reached]
+    return read - changed
+
+
+def _names_read(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
+    """Return the globals and the attributes that code reads, and the attributes that it changes."""
+    names, read, changed = set(), set(), set()
+    steps = [*dis.get_instructions(code)]
+    for place, step in enumerate(steps):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             names.add(step.argval)
-        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+        elif step.opname in _LOADS:
             read.add(step.argval)
+            if step.argval in _CHANGES and steps[place - 1].opname in _LOADS:
+                changed.add(steps[place - 1].argval)  # self.seen.append(…)
         elif step.opname == "STORE_ATTR":
-            written.add(step.argval)
-    for inner in (c for c in code.co_consts if isinstance(c, CodeType)):
+            changed.add(step.argval)
+        elif step.opname == "STORE_SUBSCR" and steps[place - 2].opname in _LOADS:
+            changed.add(steps[place - 2].argval)  # self.seen[key] = …
+    for inner in (c for c in code.co_consts if isinstance(c, types.CodeType)):
         more = _names_read(inner)
-        names |= more[0]
-        read |= more[1]
-    return names, read - written
+        names, read, changed = names | more[0], read | more[1], changed | more[2]
+    return names, read, changed
 
 
 def _architecture(layer: keras.layers.Layer) -> Any:
@@ -262,7 +362,7 @@ def _architecture(layer: keras.layers.Layer) -> Any:
             _behaviour(value)
             for part in layer._flatten_layers(include_self=True, recursive=True)
             for name, value in sorted(vars(part).items())
-            if isinstance(value, FunctionType)
+            if isinstance(value, types.FunctionType)
             and not (value.__module__ or "").startswith("keras.")
             and not hasattr(type(part), name)  # a method that Keras has wrapped, such as `build`
         ]

@@ -145,6 +145,7 @@ class Decisions(Job):
             "others": [[list(pair) for pair in search.given]],
             "untested": self._donors.missing,
             "fingerprint": slicer.profile.fingerprint,
+            "own_code": slicer.profile.own_code,
             **({"columns": list(slicer.im.columns)} if slicer.im.columns else {}),
         }
         contributions = [search.contributions()]

@@ -91,7 +91,7 @@ class DecisiveSlices(ShownAsTable):
         found = self.contributions[place].astype(np.float32)
         values = np.where(found == 0, np.finfo(np.float32).tiny, found)
         arrays = self._arrays(place, values, np.float32)
-        kept = ("level", "reference", "fingerprint", "columns")
+        kept = ("level", "reference", "fingerprint", "own_code", "columns")
         info = {name: self.info[name] for name in kept if name in self.info}
         info["outputs"] = "predicted" if self.info["kind"] == "class" else self.info["kind"]
         info["samples"] = len(self) if self.info["together"] else 1

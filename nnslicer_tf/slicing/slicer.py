@@ -388,6 +388,7 @@ class Slicer(DecisiveSearch, Explainer):
         return {
             **self._settings,
             "fingerprint": self.profile.fingerprint,
+            "own_code": self.profile.own_code,
             "outputs": described if isinstance(described, str) else repr(described),
             **({"columns": list(self.im.columns)} if self.im.columns else {}),
         }

@@ -19,10 +19,17 @@ from nnslicer_tf.instrument.fingerprint import same_model
 X = np.random.default_rng(0).normal(size=(128, 4)).astype(np.float32)
 
 OWN = """
-import numpy as np
-from functools import partial
+import logging
+from collections import deque
+from datetime import timedelta
+from enum import Enum
+from functools import partial, wraps
+from random import Random
+from threading import Lock
 from types import ModuleType, SimpleNamespace
 import keras
+import numpy as np
+import pandas as pd
 from keras import layers, ops
 
 own_settings = ModuleType("own_settings")
@@ -199,6 +206,166 @@ class ByModule(Own):
         return ops.minimum(x, own_settings.LIMIT)
 
 
+class Slotted:
+    __slots__ = ("scale", "unread")
+
+    def __init__(self):
+        self.scale, self.unread = {number}, {other}
+
+
+class Strength(Enum):
+    GIVEN = {number}
+
+
+def passed(x, settings):
+    return passed_on(x, settings)
+
+
+def passed_on(x, settings):
+    return ops.minimum(x, settings.scale)
+
+
+def of_layer(x, layer):
+    return ops.minimum(x, layer.slotted.scale)
+
+
+def same(call):
+    @wraps(call)
+    def run(self, x):
+        return call(self, x) * 1.0
+
+    return run
+
+
+class Various(Own):
+    "It has no configuration: Keras cannot tell what it is made of."
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.slotted, self.strength = Slotted(), Strength.GIVEN
+        self.listed, self.named = [Slotted(), 1.0], dict(main=(Slotted(),), free=ops.relu)
+        self.functions, self.queue = [ops.relu, closed({number})], deque([{number}])
+        self.objects = np.array([SimpleNamespace(scale={number}), None], object)
+        self.table, self.span = pd.Series([{number}]), timedelta(seconds={number})
+        self.lock, self.random, self.seed = Lock(), Random(1), keras.random.SeedGenerator()
+        self.seen, self.counts, self.log = [], {{}}, 0
+
+    def get_config(self):
+        return {{}}
+
+
+class BySlot(Various):
+    def call(self, x):
+        return ops.minimum(x, self.slotted.scale)
+
+
+class ByList(Various):
+    def call(self, x):
+        return ops.minimum(x, self.listed[0].scale)
+
+
+class ByNamed(Various):
+    def call(self, x):
+        return ops.minimum(x, self.named["main"][0].scale)
+
+
+class ByPassed(Various):
+    def call(self, x):
+        return passed(x, self.slotted)
+
+
+class ByLayer(Various):
+    def call(self, x):
+        return of_layer(x, self)
+
+
+class ByEnum(Various):
+    def call(self, x):
+        return ops.minimum(x, self.strength.value)
+
+
+class ByFunctions(Various):
+    def call(self, x):
+        for function in self.functions:
+            x = function(x)
+        return x
+
+
+class ByQueue(Various):
+    def call(self, x):
+        return ops.minimum(x, self.queue[0])
+
+
+class ByObjects(Various):
+    def call(self, x):
+        return ops.minimum(x, self.objects[0].scale)
+
+
+class BySeries(Various):
+    def call(self, x):
+        return ops.minimum(x, float(self.table.iloc[0]))
+
+
+class BySpan(Various):
+    def call(self, x):
+        return ops.minimum(x, self.span.total_seconds())
+
+
+class ByGetattr(Various):
+    def call(self, x):
+        return ops.minimum(x, getattr(self.strength, "val" + "ue"))
+
+
+class ByInnerLayer(Various):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.slope = layers.LeakyReLU({number})
+
+    def call(self, x):
+        return self.slope(x)
+
+
+class ByInnerLayers(Various):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.slopes = [layers.LeakyReLU({number})]
+
+    def call(self, x):
+        return self.slopes[0](x)
+
+
+class ByInnerModel(Various):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.inner = keras.Sequential([layers.Dense(4), layers.LeakyReLU({number})])
+
+    def call(self, x):
+        return self.inner(x)
+
+
+class ByDecorated(Various):
+    @same
+    def call(self, x):
+        return ops.minimum(x, self.slotted.scale)
+
+
+class ByUsed(Various):
+    "What a call changes does not count, nor does what changes when it is used."
+
+    def call(self, x):
+        self.seen.append(x)
+        self.counts["calls"] = len(self.seen)
+        logger.info("%s calls", self.log)
+        with self.lock:
+            noise = self.random.random() * 0.0
+        return ops.minimum(x, self.slotted.scale) + noise
+
+
+logger = logging.getLogger("own")
+by_slots = (lambda settings: lambda x: ops.minimum(x, settings.scale))(Slotted())
+by_given = partial(passed, settings=SimpleNamespace(scale={number}))
+
+
 class ByHelper(Own):
     def call(self, x):
         self.last = x  # what a layer keeps does not count, nor does its name
@@ -207,11 +374,13 @@ class ByHelper(Own):
 """
 FUNCTIONS = (
     *("helper", "global", "array", "default", "closure", "lists", "tensor", "nested", "partial"),
-    *("constant", "object", "method"),
+    *("constant", "object", "method", "slots", "given"),
 )
 CLASSES = (
     *("Base", "Class", "Attribute", "Array", "Dict", "Property", "Static", "Helper"),
     *("Object", "Nested", "HelperObject", "MixedDict", "GlobalClass", "Range", "Module"),
+    *("Slot", "List", "Named", "Passed", "Layer", "Enum", "Functions", "Queue", "Objects"),
+    *("Series", "Span", "Getattr", "InnerLayer", "InnerLayers", "InnerModel", "Decorated", "Used"),
 )
 
 
@@ -263,7 +432,7 @@ def test_names_that_keras_counts_up_do_not_count_as_code(tmp_path):
 
 def test_it_is_the_same_in_another_process_and_after_calls(tmp_path):
     own = module(tmp_path, 20.0)
-    parts = ("by_helper", "by_partial", "by_nested", "ByHelper", "ByArray")
+    parts = ("by_helper", "by_partial", "by_nested", "ByHelper", "ByArray", "ByUsed", "ByObjects")
     models = [build(getattr(own, name)) for name in parts]
     found = [nns.InstrumentedModel(model).identity for model in models]
     for model in models:

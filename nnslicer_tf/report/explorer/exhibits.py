@@ -13,6 +13,7 @@ import numpy as np
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.fingerprint import same_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,12 +119,12 @@ def read_exhibit(
             f"arrays can be explored. Received for {name!r}: {type(one).__name__}"
         )
 
-    fingerprint = facts.get("fingerprint")
-    if fingerprint and fingerprint != im.fingerprint:
+    known = facts.get("fingerprint", im.fingerprint), facts.get("own_code", "")
+    if not same_model("{} - {}".format(*known), f"{im.fingerprint} - {im.own_code}"):
         raise ProfileMismatchError(
-            f"'{name}' belongs to another model (fingerprint {fingerprint[:12]}…) than "
-            f"'{im.model.name}' ({im.fingerprint[:12]}…). Give several models by name: "
-            "im={'original': …, 'compressed': …}, with the names of the slices."
+            f"'{name}' belongs to another model than '{im.model.name}': architecture, weights or "
+            "own code differ. Give several models by name: im={'original': …, 'compressed': …}, "
+            "with the names of the slices."
         )
     if len(parts):
         # An operation has contributions of its own shape, or one for each channel.
