@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from enum import Enum
-from functools import cached_property, partial, wraps
+from functools import cache, cached_property, partial, wraps
 from numbers import Number
 from typing import Any, TypeVar
 
@@ -27,6 +27,8 @@ _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registere
 
 # Their code is known by their version, and their objects, some of which change when they are used.
 _LIBRARIES = "itertools", "jax", "keras", "nnslicer_tf", "numpy", "random", "tensorflow", "torch"
+_STANDARD = sys.stdlib_module_names - {"builtins"}  # the module of code that `exec` ran
+
 # How code reads an attribute, and methods that change a container.
 _LOADS = "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"
 _CHANGES = "add", "append", "extend", "insert", "pop", "setdefault", "update"
@@ -278,8 +280,7 @@ def _package(value: Any) -> str:
 
 
 def _is_library(value: Any) -> bool:
-    standard = sys.stdlib_module_names - {"builtins"}  # the module of code that `exec` ran
-    return _package(value) in standard.union(_LIBRARIES)
+    return _package(value) in _LIBRARIES or _package(value) in _STANDARD
 
 
 def _is_installed(value: Any) -> bool:
@@ -330,7 +331,8 @@ def _attributes_read(function: types.FunctionType) -> set[str]:
     return read - changed
 
 
-def _names_read(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
+@cache
+def _names_read(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Return the globals and the attributes that code reads, and the attributes that it changes."""
     names, read, changed = set(), set(), set()
     steps = [*dis.get_instructions(code)]
@@ -348,7 +350,7 @@ def _names_read(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
     for inner in (c for c in code.co_consts if isinstance(c, types.CodeType)):
         more = _names_read(inner)
         names, read, changed = names | more[0], read | more[1], changed | more[2]
-    return names, read, changed
+    return frozenset(names), frozenset(read), frozenset(changed)
 
 
 def _architecture(layer: keras.layers.Layer) -> Any:
