@@ -400,11 +400,10 @@ def _behaviour(function: Callable) -> list[float]:
 
 def _without_names(value: Any, positions: dict[str, int]) -> Any:
     if isinstance(value, dict):
-        return {
-            key: _without_names(item, positions)
-            for key, item in value.items()
-            if key not in _INCIDENTAL
-        }
+        if value.get("class_name") == "DTypePolicy" and "mixed" in value["config"]["name"]:
+            return value["config"]["name"]  # its weights are those of another policy
+        kept = {key: item for key, item in value.items() if key not in _INCIDENTAL}
+        return {key: _without_names(item, positions) for key, item in kept.items()}
     if isinstance(value, (list, tuple)):
         return [_without_names(item, positions) for item in value]
     if isinstance(value, str):

@@ -191,6 +191,18 @@ def test_own_functions_are_found_inside_layers(wrapped):
     assert found[0] != found[1] == found[2]
 
 
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("wrap", [lambda f: f, layers.TimeDistributed])
+def test_mixed_precision_is_another_model(policy, wrap):
+    """The weights are float32 in both."""
+    found = []
+    for dtype in ("float32", policy, policy):
+        keras.utils.set_random_seed(0)
+        dense = wrap(layers.Dense(3, dtype=dtype))
+        found.append(fingerprint(keras.Sequential([keras.Input((4, 3)), dense])))
+    assert found[0] != found[1] == found[2]
+
+
 def test_fixed_models_are_hashed_once():
     """Within the block a change is not seen; after it, and in the next block, it is."""
     model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
