@@ -25,8 +25,9 @@ from nnslicer_tf._files import digest
 # Entries of a config that may differ between two builds of the same model.
 _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")
 
-# Their code is known by their version, and their objects, some of which change when they are used.
-_LIBRARIES = "itertools", "jax", "keras", "nnslicer_tf", "numpy", "random", "tensorflow", "torch"
+# Packages whose objects may change when they are used, and those whose code their version tells.
+_CHANGING = "itertools", "jax", "keras", "numpy", "random", "tensorflow", "torch"
+_LIBRARIES = (*_CHANGING, "nnslicer_tf")
 _STANDARD = sys.stdlib_module_names - {"builtins"}  # the module of code that `exec` ran
 
 # How code reads an attribute, and methods that change a container.
@@ -196,7 +197,7 @@ def described(
         return f"{name}({described(called, known, value)})"
     if isinstance(value, Iterator):  # it changes when it is used
         return name
-    if _package(value) in _LIBRARIES:
+    if _package(value) in _CHANGING:
         config = value.get_config() if hasattr(value, "get_config") else {}
         return f"{name}({listed([_without_names(config, {})])})"
     try:
