@@ -481,7 +481,7 @@ def dense(x: Any) -> np.ndarray:
         remedy = "is sparse; pass x.to_dense()"
     elif kind in ("RaggedTensor", "RaggedTensorValue"):
         remedy = "has rows of different lengths; pad them to one length: x.to_tensor()"
-    elif np.ma.isMaskedArray(x):
+    elif np.ma.isMaskedArray(x) and np.ma.is_masked(x):  # a mask without any is no harm
         remedy = "has masked values, which analyses would read; pass x.filled(value)"
     if remedy:
         raise InputShapeError(f"Data must be dense arrays. This {kind} {remedy}.")
