@@ -263,9 +263,7 @@ def column_groups(columns: Sequence[str], rows: np.ndarray) -> dict[str, list[in
     groups: dict[str, list[int]] = {}
     free = set(range(len(columns)))
     is_binary = [bool(np.isin(column, (0, 1)).all()) for column in rows.T]
-    prefixes = {
-        name[:end] for name in columns for end in range(1, len(name)) if name[end] in "_=.["
-    }
+    prefixes = {name[:i] for name in columns for i in range(1, len(name)) if name[i] in "_=.["}
 
     def begins(name: str, prefix: str) -> bool:
         return name.startswith(prefix) and name[len(prefix) :][:1] in tuple("_=.[")

@@ -15,7 +15,6 @@ from nnslicer_tf._checks import as_array, check_points
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
-from nnslicer_tf.instrument.data import aligned
 from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.recurrence import Member
@@ -218,16 +217,14 @@ class Problem:
 
     def _checked(self, x: Any, name: str = "x") -> Any:
         """Return one sample's inputs as a checked batch, float32."""
+        x = self.im.in_order(x)
         if len(self.im.input_operations) == 1:
             if isinstance(x, Mapping) and len(x) == 1:
                 (x,) = x.values()
             return self.im.check(self.im.points(x, name).astype(np.float32)[None])
         if isinstance(x, Mapping):
-            x = aligned(x, self.im.columns)
-            batch: Any = {key: np.asarray(value)[None] for key, value in x.items()}
-        else:
-            batch = [np.asarray(value)[None] for value in x]
-        return self.im.check(batch)
+            return self.im.check({key: np.asarray(value)[None] for key, value in x.items()})
+        return self.im.check([np.asarray(value)[None] for value in x])
 
     def features(self, batch: Any) -> Features:
         """Return the features of a checked batch: its inputs, or the embeddings of its tokens."""
@@ -245,8 +242,10 @@ class Problem:
             if name not in self.im.input_operations and np.shape(baseline) == value.shape:
                 baseline = {name: baseline}
         if isinstance(baseline, Mapping) and set(self.x) <= set(baseline):
+            of_inputs = {n: baseline[n] for n in self.x if n in self.im.input_operations}
+            parts = {**baseline, **self.im.in_order(of_inputs)}
             return {
-                name: check_points(baseline[name], "baseline", value.shape).astype(np.float32)
+                name: check_points(parts[name], "baseline", value.shape).astype(np.float32)
                 for name, value in self.x.items()
             }
         try:

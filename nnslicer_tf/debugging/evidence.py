@@ -131,9 +131,8 @@ def adjustment(im: InstrumentedModel, runs: Runs, progress: bool = False) -> Sus
     to the right ones, over at most 64 failing and 64 passing samples, drawn by their values. First-
     order effects choose the candidates; others score below these. Outputs score 0.
     """
-    failing, passing = (
-        part.part(drawn(part.x, _MAX_PATCHED)) for part in (runs.failing, runs.passing)
-    )
+    both = runs.failing, runs.passing
+    failing, passing = (part.part(drawn(part.x, _MAX_PATCHED)) for part in both)
     x = np.concatenate([failing.x, passing.x])
     right = np.concatenate([failing.right, passing.right])
     sizes = len(failing), len(passing)

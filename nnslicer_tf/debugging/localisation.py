@@ -11,6 +11,7 @@ from nnslicer_tf.debugging.evidence import METHODS, SuspicionScores, channel_sco
 from nnslicer_tf.debugging.runs import Labelled, Runs
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
+from nnslicer_tf.instrument.data import one_order
 from nnslicer_tf.instrument.outputs import check_exclusive, check_synapses
 from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.pruning.fine_tuning import fine_tune
@@ -33,10 +34,11 @@ class Suspicion(ShownAsTable):
         synapses: Kernel name → float64 array of its shape.
         channels: Name of an operation with kernels, or a recurrent one → `(channels,)` float64:
             magnitude of a filter's or unit's sum over positions, or mean if they do not add up.
+        columns: Names of the samples' columns, if they are rows of a table.
     """
 
     def __init__(self, im: InstrumentedModel, method: str, scores: SuspicionScores) -> None:
-        self.method = method
+        self.method, self.columns = method, im.columns
         self.neurons = {name: np.abs(values) for name, values in scores.neurons.items()}
         self.synapses = {name: np.abs(values) for name, values in scores.synapses.items()}
         sums = [o.name for o in im.operations if isinstance(o.params, (Synapses, Member))]
@@ -105,7 +107,7 @@ def suspicious(
         UnsupportedLayerError: if the gradient of a recurrent layer is asked for.
     """
     check_name("method", method, METHODS)
-    im = im.of_output(output)
+    im = im.of_output(output).named_by(failing, passing)
     check_synapses(im)
     return Suspicion(im, method, METHODS[method](im, Runs.of(im, failing, passing), progress))
 
@@ -145,6 +147,7 @@ def mend(
     check_name("way of mending", how, ("mask", "scale", "train"))
     check_count("epochs", epochs)
     whole, im = im.copy(), im.of_output(output)
+    im = im.with_columns(one_order(im.columns, suspicion.columns))
     check_exclusive(im)
     x, y = im.labelled(x, y)
     masks = suspicious_synapses(im, suspicion, channels)

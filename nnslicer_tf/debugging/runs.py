@@ -61,7 +61,7 @@ class Runs:
             InvalidArgumentError: if a part is empty, or has a sample of the other.
             InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
         """
-        im = im.of_output(output)
+        im = im.of_output(output).named_by(failing, passing)
         parts = {n: _classified(im, d, n) for n, d in (("failing", failing), ("passing", passing))}
         bad, good = (im.classes.distances(p.predicted, p.right) for p in parts.values())
         if not im.classes.has_one_class:

@@ -20,7 +20,7 @@ from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
-from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.data import DataLike, one_order
 from nnslicer_tf.instrument.fingerprint import same_model, weights_checksum
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
@@ -193,7 +193,7 @@ class Coverage(ShownAsTable, ABC):
         self.neurons.check_weights()
         header = {"kind": type(self).__name__, "options": self._options, "samples": self.samples}
         header |= {"fingerprint": self.im.fingerprint, "items": self._per_neuron}
-        header |= {"model": self.im.identity}
+        header |= {"model": self.im.identity, "columns": list(self.im.columns)}
         masks = {f"covered{i}": mask for i, mask in enumerate(self.covered.values())}
         write_archive(path, _FORMAT, header, masks)
 
@@ -204,9 +204,10 @@ class Coverage(ShownAsTable, ABC):
             MissingFileError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
             ProfileMismatchError: if it is for another model, criterion or settings.
+            InvalidArgumentError: if it is for a table with other columns, or in another order.
         """
         with read_archive(path, _FORMAT, "coverage") as file:
-            header, now = file.header, self.im.identity  # older ones lack "items" and "model"
+            header, now = file.header, self.im.identity  # older: no "items", "model", "columns"
             known = file.value("model", str) if "model" in header else now
             items = file.value("items", int, least=1) if "items" in header else self._per_neuron
             own = (type(self).__name__, self._options, self.im.fingerprint, self._per_neuron)
@@ -217,6 +218,8 @@ class Coverage(ShownAsTable, ABC):
                     f"{header['kind']} {header['options']}. Expected: {self!r}"
                 )
             self.neurons.check_weights()
+            columns = tuple(file.names("columns") if "columns" in header else ())
+            columns = one_order(self.im.columns or columns, columns or self.im.columns)
             samples = file.value("samples", int, least=0)
             covered = enumerate(self.covered.values())
             masks = [file.array(f"covered{i}", np.bool_, mask.shape) for i, mask in covered]
@@ -224,6 +227,7 @@ class Coverage(ShownAsTable, ABC):
         for name, mask in zip(self.covered, masks, strict=True):
             self.covered[name] |= mask
         self.samples += samples
+        self.neurons.im = self.im.with_columns(columns)
         return self
 
     def to_frame(self) -> pd.DataFrame:

@@ -330,19 +330,19 @@ def _checked(
         raise InvalidArgumentError(
             "The models take tokens, which no gradient changes: use dflare.find_deviations."
         )
-    columns = one_order(*(im.named_by(seeds).columns for im in ims))
-    seeds = check_array(aligned(seeds, columns), ims[0].input_shape, bounds=bounds)
-    if not len(seeds):
-        raise InputShapeError("There are no seeds: pass at least one.")
-
     coverage = [NeuronCoverage(im) for im in ims] if coverage is None else list(coverage)
     if len(coverage) != len(ims):
         raise InvalidArgumentError(
             f"coverage must have one entry for each of {len(ims)} models. Received: {len(coverage)}"
         )
+    known: list[tuple[str, ...]] = []  # columns of models and coverage, or else of the seeds
     for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
         if not isinstance(cov, NeuronCoverage) or cov.im.identity != im.identity:
             raise InvalidArgumentError(
                 f"coverage[{position}] is not a NeuronCoverage of models[{position}]: {cov!r}"
             )
+        known += [c for c in (im.columns, cov.im.columns) if c] or [im.named_by(seeds).columns]
+    seeds = check_array(aligned(seeds, one_order(*known)), ims[0].input_shape, bounds=bounds)
+    if not len(seeds):
+        raise InputShapeError("There are no seeds: pass at least one.")
     return seeds, coverage

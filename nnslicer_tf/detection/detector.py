@@ -360,11 +360,13 @@ def evaluate(
                 f"'{name}' has {len(adversarial)} adversarial inputs and {len(originals)} "
                 "originals: pass at least one successful example, and the original of each."
             )
-    rows = []
-    cache: dict[str, float] = {}
+    detector._check_fitted()
+    im = detector.im.with_columns(detector.im.columns or detector._columns)
+    im = im.named_by(*(x for pair in attacks.values() for x in pair))
+    rows, cache = [], dict[str, float]()
     for name, (originals, adversarial) in attacks.items():
         # Score the inputs that no attack before had.
-        x, count = np.concatenate([originals, adversarial]), len(originals)
+        x, count = np.concatenate([im.check(originals), im.check(adversarial)]), len(originals)
         keys = [digest([sample]) for sample in x]
         new = {key: i for i, key in enumerate(keys) if key not in cache}
         if new:

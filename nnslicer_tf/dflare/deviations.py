@@ -214,13 +214,11 @@ class DeviationSet(ShownAsTable):
         low, high = (0, 255) if seeds.dtype == np.uint8 else (self.seeds.min(), self.seeds.max())
         figure = Figure(figsize=(6.6, 2.3 * len(rows)), layout="constrained")
         axes = figure.subplots(len(rows), 3 if are_images else 1, squeeze=False)
+        models = {"original": "confidence", "compressed": "compressed confidence"}
         for line, seed, image, row in zip(axes, seeds, images, rows, strict=True):
             answers = [
                 f"{who}: {row[who]}" + (f" ({row[sure]:.0%})" if sure in row else "")
-                for who, sure in (
-                    ("original", "confidence"),
-                    ("compressed", "compressed confidence"),
-                )
+                for who, sure in models.items()
             ]
             if "apart" in row:
                 answers = [f"answers apart by {row['apart']:.3g}"]
@@ -329,9 +327,7 @@ class DeviationSet(ShownAsTable):
                 name: file.array(name, np.number, _KNOWN[name]) for name in _KNOWN if name in file
             }
             features = file.value("features", list) if "features" in file.header else []
-            file.check(
-                all(isinstance(name, str) for name in features), "its features are not names"
-            )
+            file.check({*map(type, features)} <= {str}, "its features are not names")
             for name, least in (("max_distance", 0), ("scale", 1e-300)):  # older files have none
                 if file.header.get(name) is not None:
                     known[name] = file.value(name, int, float, least=least)

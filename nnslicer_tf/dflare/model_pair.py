@@ -9,12 +9,7 @@ import numpy as np
 from nnslicer_tf._checks import as_array, check_name, check_number, counted, of_user
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import TASKS
-from nnslicer_tf.dflare.classifiers import (
-    KerasClassifier,
-    ModelLike,
-    as_classifier,
-    rows_within_memory,
-)
+from nnslicer_tf.dflare import classifiers
 from nnslicer_tf.dflare.domain import (
     Answers,
     Domain,
@@ -63,8 +58,8 @@ class ModelPair:
 
     def __init__(
         self,
-        original: ModelLike,
-        compressed: ModelLike,
+        original: classifiers.ModelLike,
+        compressed: classifiers.ModelLike,
         preprocess: Preprocess | None = None,
         *,
         domain: Domain | None = None,
@@ -73,7 +68,7 @@ class ModelPair:
         tolerance: float | None = None,
         output: str | None = None,
     ) -> None:
-        known = (getattr(model, "columns", ()) for model in (original, compressed))
+        known = (getattr(one, "columns", ()) for one in (original, compressed, domain))
         self.columns = one_order(*known)
         if output is not None:
             original, compressed = (
@@ -89,8 +84,8 @@ class ModelPair:
         if task is None and isinstance(original, InstrumentedModel):
             task = original.classes.task
         self.task, self.tolerance = task, tolerance
-        self.original = as_classifier(original, batch_size)
-        self.compressed = as_classifier(compressed, batch_size)
+        self.original = classifiers.as_classifier(original, batch_size)
+        self.compressed = classifiers.as_classifier(compressed, batch_size)
         self.preprocess, self._domain = preprocess, domain
 
     @property
@@ -152,8 +147,8 @@ class ModelPair:
         """Return the pair with Keras models at batch size 1."""
         pair = copy.copy(self)
         for name, one in (("original", self.original), ("compressed", self.compressed)):
-            if isinstance(one, KerasClassifier):
-                setattr(pair, name, KerasClassifier(one.model, 1))
+            if isinstance(one, classifiers.KerasClassifier):
+                setattr(pair, name, classifiers.KerasClassifier(one.model, 1))
         return pair
 
     def inputs(self, batch: np.ndarray) -> np.ndarray:
@@ -222,6 +217,6 @@ class ModelPair:
     def _chunks(self, batch: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the models' inputs in chunks that fit into memory."""
         batch = as_array(batch)
-        size = rows_within_memory(batch.shape[1:], MAX_CHUNK)
+        size = classifiers.rows_within_memory(batch.shape[1:], MAX_CHUNK)
         for start in range(0, len(batch), size):
             yield self.inputs(batch[start : start + size])

@@ -11,6 +11,7 @@ import numpy as np
 from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
 from nnslicer_tf.dflare.images import noise_operator
 from nnslicer_tf.errors import InputShapeError
+from nnslicer_tf.instrument.data import column_names
 
 _WEAKEST, _STRONGEST = 0.01, 1.0  # noise, in standard deviations
 _PARTS = (4, 16, 64)  # numbers of parts of a signal that are reset to the seed
@@ -89,6 +90,7 @@ class TableDomain(Domain):
     def __init__(
         self, data: np.ndarray, operators: Sequence[MutationOperator] | None = None
     ) -> None:
+        self.columns = column_names(data)
         data = np.asarray(data)
         self.check_seeds(data)
         data = data.astype(np.float64, order="C")  # sums must not depend on the layout

@@ -105,6 +105,7 @@ class Ablation:
             )
         self.im = instrumented(model)
         self.im = self.im.with_columns(one_order(self.im.columns, self.reference.columns))
+        self.im = self.im.named_by(self.reference.x)
         if level in ("synapse", WEIGHT):
             weights = self.im.functional.count_params()
             check_memory(
@@ -145,8 +146,10 @@ class Ablation:
 
         `reference` replaces this ablation's: another of the same kind, such as new donors.
         """
+        reference = reference or self.reference
+        self.im = self.im.named_by(reference.x)
         checked = self.im.check(x)
-        return self._rows(checked, *self._base(reference or self.reference, checked))
+        return self._rows(checked, *self._base(reference, checked))
 
     def unchecked(
         self, x: Sequence[np.ndarray], base: Base | None = None, paired: bool = False

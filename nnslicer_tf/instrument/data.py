@@ -128,13 +128,10 @@ def shapes_at_hand(data: Any, inputs: Mapping[str, Sequence[int | None]]) -> lis
     sources: Any = data
     if isinstance(means := getattr(data, "means", None), Mapping):  # a profile
         sources = {name: np.asarray(means[name])[None] for name in inputs if name in means}
-    elif isinstance(data, Dataset):
-        sources = data.x
-    elif hasattr(data, "element_spec"):  # a tf.data.Dataset
-        sources = data.element_spec
-        sources = sources[0] if isinstance(sources, tuple) else sources
-    elif isinstance(data, tuple) and len(data) == 2 and len(inputs) == 1:
-        sources = data[0]
+    else:
+        sources = data.x if isinstance(data, Dataset) else getattr(data, "element_spec", data)
+        is_pair = sources is not data or (len(data) == 2 and len(inputs) == 1)
+        sources = sources[0] if isinstance(sources, tuple) and is_pair else sources
     if isinstance(sources, Mapping):
         parts = [sources.get(name) for name in inputs]
         if len(inputs) == 1 and parts[0] is None:
@@ -408,6 +405,29 @@ def columns_of(columns: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(column.removeprefix(start) for column in columns if column.startswith(start))
 
 
+def numbers_of(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the names 0, 1 … that a table without names gives so many columns."""
+    return tuple(map(str, range(len(columns))))
+
+
+def is_numbered(columns: Sequence[str]) -> bool:
+    """Whether columns have the names 0, 1 …, in any order."""
+    return sorted(columns) == sorted(numbers_of(columns))
+
+
+def table_columns(data: Any) -> tuple[str, ...]:
+    """Return the columns of the first table in one input's samples, 0, 1 … if it has no names."""
+    while isinstance(data, (list, tuple)) and len(data):
+        data = data[0]
+    if isinstance(data, Mapping):
+        if all(isinstance(value, (Real, np.bool_)) for value in data.values()):  # a row
+            return tuple(map(str, data))
+        return next(filter(None, map(table_columns, data.values())), ())
+    if isinstance(data, (str, os.PathLike)) and str(data).endswith(".csv"):
+        data = load_data(data, labels="optional")
+    return column_names(data) or _places(data)
+
+
 def as_named(data: Any, columns: Sequence[str], known: Sequence[str]) -> Any:
     """Return an array as a table if its columns' names are the known ones, in any order."""
     if not known or column_names(data) or sorted(map(str, columns)) != sorted(known):
@@ -418,13 +438,14 @@ def as_named(data: Any, columns: Sequence[str], known: Sequence[str]) -> Any:
 def one_order(*known: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of tables that several models read; InvalidArgumentError if they differ.
 
-    A model without known names reads those of the others, unless these are 0, 1 … in disorder.
+    Without names, or with 0, 1 … in order, a model reads the others', unless 0, 1 … in disorder.
     """
     orders = dict.fromkeys(map(tuple, known))
     longest = max(orders, key=len, default=())
-    if sorted(longest) != sorted(map(str, range(len(longest)))):
-        orders.pop((), None)
-    first, *others = orders or [()]
+    named = [names for names in orders if names not in ((), numbers_of(names))]
+    if not any(is_numbered(names) for names in named):
+        orders = dict.fromkeys(named or [longest])
+    first, *others = orders
     if others:
         raise InvalidArgumentError(
             "The models take tables whose columns have other names, or are in different orders: "
@@ -445,21 +466,21 @@ def aligned(data: Any, columns: Sequence[str], quiet: bool = False) -> Any:
         return {k: part if k in rows else aligned(part, known[k]) for k, part in data.items()}
     data = _as_table(data)
     names, columns = column_names(data) or _places(data), tuple(columns)
-    places = tuple(map(str, range(len(columns))))  # of a table without names, which has an order
-    differ = (sorted(names) == sorted(places)) != (sorted(columns) == sorted(places))
+    places = numbers_of(columns)  # of a table without names, which has an order
+    differ = is_numbered(names) != is_numbered(columns)
     if not names or columns in ((), names) or (differ and places in (names, columns)):
         return data
     missing = [name for name in columns if name not in names]
     unknown = [name for name in names if name not in columns]
     if missing or unknown or len(set(names)) < len(names):
         raise InputShapeError(
-            f"The profile was made from a table with the columns {', '.join(columns)[:200]}. "
+            f"The model reads a table with the columns {', '.join(columns)[:200]}. "
             f"Missing here: {missing}, unknown: {unknown}, there twice: "
             f"{[n for n in columns if names.count(n) > 1]}. Use these names, or an array in order."
         )
     if not quiet:
         warnings.warn(
-            f"The columns were reordered to match the profiled table: {', '.join(columns)[:200]}. "
+            f"The columns were reordered to match the model's: {', '.join(columns)[:200]}. "
             f"Received: {', '.join(names)[:200]}",
             stacklevel=4,
         )
@@ -481,7 +502,7 @@ def dense(x: Any) -> np.ndarray:
         remedy = "is sparse; pass x.to_dense()"
     elif kind in ("RaggedTensor", "RaggedTensorValue"):
         remedy = "has rows of different lengths; pad them to one length: x.to_tensor()"
-    elif np.ma.isMaskedArray(x):
+    elif np.ma.isMaskedArray(x) and np.ma.is_masked(x):  # a mask without any is no harm
         remedy = "has masked values, which analyses would read; pass x.filled(value)"
     if remedy:
         raise InputShapeError(f"Data must be dense arrays. This {kind} {remedy}.")
@@ -539,8 +560,7 @@ def _opened(data: Any, shape: tuple[int, ...], read: Callable) -> tuple[Any, Any
 
 def _places(data: Any) -> tuple[str, ...]:
     """Return the names that pandas gives the columns of a DataFrame without names, or ()."""
-    is_frame = hasattr(data, "iloc") and data.ndim == 2
-    return tuple(map(str, range(data.shape[1]))) if is_frame else ()
+    return numbers_of(data.columns) if hasattr(data, "iloc") and data.ndim == 2 else ()
 
 
 def _as_table(data: Any) -> Any:

@@ -10,27 +10,13 @@ import numpy as np
 from keras import ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument.backend import (
-    FEW_STEPS,
-    check_process,
-    compiled_function,
-    value_and_product,
-)
+from nnslicer_tf.instrument import backend, operations
 from nnslicer_tf.instrument.expansion import one_run
 from nnslicer_tf.instrument.heads import find_heads
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.layers.derivatives import is_own_function, with_own_derivative
 from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.probing import recognised
-from nnslicer_tf.instrument.operations import (
-    NO_MASK,
-    Lookup,
-    MaskOf,
-    Operation,
-    PaddingOf,
-    Source,
-    Step,
-)
 from nnslicer_tf.instrument.recurrence import Member, Unrolled, inside
 from nnslicer_tf.instrument.registry import layer_steps
 from nnslicer_tf.instrument.tracing import Call, Trace
@@ -48,13 +34,13 @@ class Graph:
         names: Id of each traced tensor → name of the operation that computes it.
     """
 
-    def __init__(self, sources: Sequence[Operation]) -> None:
+    def __init__(self, sources: Sequence[operations.Operation]) -> None:
         self.operations = {source.name: source for source in sources}
         self.inputs = tuple(self.operations)
         self.outputs: tuple[str, ...] = ()
         self.names: dict[int, str] = {}
 
-    def add(self, operation: Operation) -> None:
+    def add(self, operation: operations.Operation) -> None:
         """Append an operation; raise UnsupportedLayerError if its name is taken."""
         if operation.name in self.operations:
             first = self.operations[operation.name]
@@ -76,12 +62,12 @@ class Graph:
     def has_long_loops(self) -> bool:
         """Whether a recurrent layer has so many steps that its loop runs only compiled."""
         members = (o.params for o in self.operations.values() if isinstance(o.params, Member))
-        return any(member.unrolled.steps > FEW_STEPS for member in members)
+        return any(member.unrolled.steps > backend.FEW_STEPS for member in members)
 
     @cached_property
-    def consumers(self) -> dict[str, tuple[Operation, ...]]:
+    def consumers(self) -> dict[str, tuple[operations.Operation, ...]]:
         """Operation name → the operations that take its value, in topological order."""
-        consumers: dict[str, list[Operation]] = {name: [] for name in self.operations}
+        consumers: dict[str, list[operations.Operation]] = {name: [] for name in self.operations}
         for operation in self.operations.values():
             for source in dict.fromkeys(operation.inputs):
                 consumers[source].append(operation)
@@ -93,13 +79,15 @@ class Graph:
         waiting = [name]
         while waiting:
             for taker in self.consumers[waiting.pop()]:
-                if isinstance(taker.params, Lookup):
+                if isinstance(taker.params, operations.Lookup):
                     rows.append(taker.params.shape[0])
                 elif taker.kind == "routing":
                     waiting.append(taker.name)
         return min(rows, default=None)
 
-    def ancestors(self, names: Iterable[str], first: str | None = None) -> tuple[Operation, ...]:
+    def ancestors(
+        self, names: Iterable[str], first: str | None = None
+    ) -> tuple[operations.Operation, ...]:
         """Return `names` and all that they depend on, in topological order, from `first` on."""
         reached = set(names)
         needed = []
@@ -111,7 +99,9 @@ class Graph:
                 break
         return tuple(reversed(needed))
 
-    def between(self, after: Iterable[str], names: Iterable[str]) -> tuple[Operation, ...]:
+    def between(
+        self, after: Iterable[str], names: Iterable[str]
+    ) -> tuple[operations.Operation, ...]:
         """Return the operations that depend on `after` and that `names` depend on, with `names`."""
         reached = set(after)
         later = set()
@@ -175,7 +165,7 @@ class Graph:
             return [values[name] for name in names]
 
         shapes = [(None, *self.operations[name].shape) for name in self.inputs]
-        forward = compiled_function(outputs, [shapes])
+        forward = backend.compiled_function(outputs, [shapes])
 
         def run(batch: np.ndarray | Inputs) -> list[np.ndarray]:
             samples = len(batch)
@@ -187,9 +177,9 @@ class Graph:
 
 def build_graph(trace: Trace) -> Graph:
     """Return the graph of a traced model; raise UnsupportedLayerError if a layer has no rule."""
-    check_process()
+    backend.check_process()
     sources = [
-        Operation(name, "input", name, (), (), shape, None, lambda x: x, None)
+        operations.Operation(name, "input", name, (), (), shape, None, lambda x: x, None)
         for name, shape in zip(trace.input_names, trace.input_shapes, strict=True)
     ]
     graph = Graph(sources)
@@ -213,14 +203,14 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
     view = replace(call, masks=masks, paddings=paddings)
     base = f"{call.path}#{call.reuse}" if call.reuse else call.path
 
-    def named(source: Source) -> str:
-        if isinstance(source, (MaskOf, PaddingOf)):
-            mask = (masks if isinstance(source, MaskOf) else paddings)[source.input]
+    def named(source: operations.Source) -> str:
+        if isinstance(source, (operations.MaskOf, operations.PaddingOf)):
+            mask = (masks if isinstance(source, operations.MaskOf) else paddings)[source.input]
             assert mask is not None, base
             return mask
         return inputs[source] if isinstance(source, int) else base + source
 
-    steps: Sequence[Step]
+    steps: Sequence[operations.Step]
     if call.mask_function is None:
         steps = layer_steps(call.layer, view)
     else:
@@ -244,9 +234,9 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         if step.mask is None and own_mask and step.kind != "mask":
             lead = graph.operations[own_mask].shape
             mask = own_mask if tuple(shape[: len(lead)]) == lead else None
-        elif step.mask not in (None, NO_MASK):
+        elif step.mask not in (None, operations.NO_MASK):
             mask = named(step.mask)
-        operation = Operation(
+        operation = operations.Operation(
             name=base + step.suffix,
             kind=step.kind,
             layer=call.path,
@@ -285,9 +275,9 @@ def gradient_function(
 
         shapes = [(ops.shape(x[0])[0], *graph.operations[name].shape) for name in wrt]
         zeros = [ops.zeros(shape, x[0].dtype) for shape in shapes]
-        return value_and_product(total, zeros, ops.ones_like)[1]
+        return backend.value_and_product(total, zeros, ops.ones_like)[1]
 
-    compiled = compiled_function(gradients)
+    compiled = backend.compiled_function(gradients)
 
     def run(x: np.ndarray | tuple[np.ndarray, ...], *extra: np.ndarray) -> list[np.ndarray]:
         found = compiled(list(x) if isinstance(x, tuple) else [x], list(extra))

@@ -15,15 +15,7 @@ import keras
 import numpy as np
 from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import (
-    check_bounds,
-    check_count,
-    check_name,
-    check_points,
-    counted,
-    did_you_mean,
-    of_user,
-)
+from nnslicer_tf import _checks
 from nnslicer_tf._environment import track, waiting
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import OutputClasses
@@ -41,9 +33,10 @@ from nnslicer_tf.instrument.data import (
     aligned,
     bounds_of_dtype,
     check_class_order,
-    column_names,
+    is_numbered,
     read_labelled,
     shapes_at_hand,
+    table_columns,
 )
 from nnslicer_tf.instrument.fingerprint import model_fingerprint, own_code, weights_checksum
 from nnslicer_tf.instrument.functional import (
@@ -119,7 +112,7 @@ class InstrumentedModel(ShownAsTable):
             raise InvalidArgumentError(
                 f"A Keras model is needed; load_model reads files. Received: {type(model).__name__}"
             )
-        self.bounds = None if bounds is None else check_bounds(bounds)
+        self.bounds = None if bounds is None else _checks.check_bounds(bounds)
         with waiting(f"Wrapping {model.name}", progress):
             functional = as_functional(model, input_shape)
             compiled, self.preparation = model, None
@@ -228,7 +221,7 @@ class InstrumentedModel(ShownAsTable):
             return self.graph.outputs[0]
         if output in self.graph.outputs:
             return output
-        check_name("output", output, self.outputs)
+        _checks.check_name("output", output, self.outputs)
         return self.outputs[output]
 
     def logit_operation_of(self, output: str | None) -> str:
@@ -284,12 +277,47 @@ class InstrumentedModel(ShownAsTable):
         return view
 
     def named_by(self, *tables: Any) -> "InstrumentedModel":
-        """Return the model for tables with the columns of the first one here, if it knows none."""
-        found = [column_names(t[0] if isinstance(t, tuple) and t else t) for t in tables]
-        if len(self.graph.inputs) == 1:  # a row or table, and no dict, nor a column
-            found = [n for n in found if len(n) == self[self.input_operation].size > 1]
-            found = [n for n in found if not n[0].startswith(f"{self.input_operation}: ")]
-        return self if self.columns else self.with_columns(next(filter(None, found), ()))
+        """Return the model for tables with the columns of the first one here, if it knows none.
+
+        A call that takes several tables reads them with this model, so that all have one order.
+        """
+        if self.columns:
+            return self
+        columns: list[str] = []
+        for name, shape in self.input_shapes.items():
+            parts = [self._by_input(table).get(name) for table in tables]
+            sizes = {self[name].size, *shape[-1:]} - {1}  # a Series may be a column of an input
+            found = [names for part in parts if len(names := table_columns(part)) in sizes]
+            chosen = min(found, key=is_numbered, default=())  # the first one of words, if any
+            columns += [f"{name}: {c}" if len(self.graph.inputs) > 1 else c for c in chosen]
+        return self.with_columns(tuple(columns))
+
+    def _by_input(self, data: Any) -> dict[Any, Any]:
+        """Return the data of each input by the inputs' names, as far as these are known."""
+        if len(self.graph.inputs) == 1:
+            return {self.input_operation: data}
+        if isinstance(data, tuple) and data and isinstance(data[0], Mapping):
+            data = data[0]  # labels follow
+        if isinstance(data, (list, tuple)):  # perhaps too long, which is checked later
+            return dict(zip([*self.graph.inputs, *range(len(data))], data, strict=False))
+        names: Any = self._input_keys
+        return {names.get(k, k): v for k, v in data.items()} if isinstance(data, Mapping) else {}
+
+    @property
+    def _input_keys(self) -> dict[Any, str]:
+        """Key of each input, if the model takes a dict of them → the input's name."""
+        structure = structure_of(self.functional, "input")
+        keys: Any = structure if isinstance(structure, Mapping) else {}
+        return {k: input_name(t) for k, t in keys.items() if isinstance(t, keras.KerasTensor)}
+
+    def in_order(self, sample: Any) -> Any:
+        """Return one sample, or a dict or list of its inputs, with tables' columns in order."""
+        if len(self.graph.inputs) > 1:
+            parts = aligned(self._by_input(sample), self.columns)
+            return parts if isinstance(sample, Mapping) else list(parts.values()) or sample
+        if isinstance(sample, Mapping):
+            return {key: aligned(part, self.columns) for key, part in sample.items()}
+        return aligned(sample, self.columns)
 
     def copy(self) -> "InstrumentedModel":
         """Return an instrumented copy of the model, whose weights can be changed."""
@@ -351,7 +379,7 @@ class InstrumentedModel(ShownAsTable):
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`; raise InvalidArgumentError if there is none."""
         if not isinstance(name, str) or name not in self.graph.operations:
-            hint = did_you_mean(name, self.graph.operations)
+            hint = _checks.did_you_mean(name, self.graph.operations)
             raise InvalidArgumentError(f"The model has no operation {name!r}.{hint}")
         return self.graph.operations[name]
 
@@ -375,7 +403,7 @@ class InstrumentedModel(ShownAsTable):
             return Samples(data, self.input_shape, bounds, columns=self.columns)
         structure = structure_of(self.functional, "input")
         keys = structure if isinstance(structure, Mapping) else {}
-        names = {k: input_name(t) for k, t in keys.items() if isinstance(t, keras.KerasTensor)}
+        names = self._input_keys
         if len(names) < len(keys) and isinstance(data, Mapping) and set(data) == set(keys):
             parts = keras.tree.flatten({key: data[key] for key in keys})  # nested, as the inputs
             data = dict(zip(self.graph.inputs, parts, strict=False))
@@ -469,7 +497,7 @@ class InstrumentedModel(ShownAsTable):
             NonFiniteActivationError: if data or activations are NaN or infinite.
         """
         names = self._names(of)
-        check_count("batch_size", batch_size)
+        _checks.check_count("batch_size", batch_size)
         samples = self.samples(data)
         steps = None if samples.count is None else -(-samples.count // batch_size)
         first = 0
@@ -506,7 +534,7 @@ class InstrumentedModel(ShownAsTable):
         With `batch_axes=1` there are several, `(points, *input_shape)`. A table's columns are put
         into the profile's order. Raises InputShapeError, or NonFiniteActivationError for NaN.
         """
-        return check_points(aligned(x, self.columns), name, self.input_shape, batch_axes)
+        return _checks.check_points(aligned(x, self.columns), name, self.input_shape, batch_axes)
 
     def compute(self, x: Any, of: Iterable[str]) -> dict[str, Any]:
         """Return the values of operations as differentiable tensors of the backend, by name.
@@ -604,7 +632,7 @@ class InstrumentedModel(ShownAsTable):
         if key not in self._gradients:
             self._gradients[key] = gradient_function(self.graph, target, needed, names)
         pairs = zip(stream, extra, strict=True)
-        with of_user("of"):
+        with _checks.of_user("of"):
             parts = [self._gradients[key](arrays_of(batch), *more) for batch, more in pairs]
         return Activations(
             {name: np.concatenate([part[i] for part in parts]) for i, name in enumerate(names)}
@@ -628,10 +656,9 @@ class InstrumentedModel(ShownAsTable):
 
     def __repr__(self) -> str:
         synapses = sum(kernel.size for kernel in self.kernels.values())
-        return (
-            f"InstrumentedModel({self.model.name!r}, {counted(len(self.operations), 'operation')}, "
-            f"{counted(synapses, 'synapse')})"
-        )
+        counts = {"operation": len(self.operations), "synapse": synapses}
+        size = ", ".join(_checks.counted(count, noun) for noun, count in counts.items())
+        return f"InstrumentedModel({self.model.name!r}, {size})"
 
     def _names(self, names: Iterable[str] | None) -> tuple[str, ...]:
         if names is None:
@@ -727,7 +754,7 @@ def _preprocessed(
         )
     old = model.inputs[0]
     inputs = keras.Input(input_shape or old.shape[1:], name=old._keras_history.operation.name)
-    with of_user("preprocess"):
+    with _checks.of_user("preprocess"):
         prepared = preprocess(inputs)
     try:
         for place, one in enumerate(keras.Model(inputs, prepared).operations):

@@ -34,12 +34,14 @@ class Reference:
         paired: Whether each sample has one row of values of its own; else there are as many rows as
             donors, and each sample is run with every one.
         columns: Those of the table that it was made from, if there are any.
+        x: The donors, if it reads any.
     """
 
     name = ""
     words = ""
     paired = False
     columns: tuple[str, ...] = ()
+    x: Any = None
 
     def check(self, im: InstrumentedModel) -> None:
         """Raise an error of `errors` if the reference does not fit a model."""
@@ -109,7 +111,7 @@ class Samples(Reference):
     words = "their values for other samples"
 
     def __init__(self, x: DataLike) -> None:
-        self.x: Any = x
+        self.x = x
 
     def __len__(self) -> int:
         return len(self.x)

@@ -32,6 +32,7 @@ from nnslicer_tf.instrument.recurrence import (
     split_inputs,
     time_first,
 )
+from nnslicer_tf.kinds import weighted_sum
 from nnslicer_tf.kinds.kind import (
     AT_ZERO,
     EXCLUSION,
@@ -46,13 +47,6 @@ from nnslicer_tf.kinds.kind import (
 )
 from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.kinds.rescale import midpoint
-from nnslicer_tf.kinds.weighted_sum import (
-    expand_gate,
-    gate_at_zero,
-    gate_synapses,
-    gate_table,
-    signs_of_gate,
-)
 
 Passes = Callable[[Kind], bool]
 """Whether CONTRIB passes unchanged through operations of a kind."""
@@ -66,7 +60,7 @@ def recurrence_node(layer: RecurrentLayer) -> Node:
     nothing = np.zeros(0)
 
     def node(o: Operation) -> Node:
-        table = gate_table(o) if o.kind == GATE else None
+        table = weighted_sum.gate_table(o) if o.kind == GATE else None
         return Node(o.name, kind_of(o), o.inputs, o.shape, nothing, EXCLUSION.get(o.kind), table)
 
     cell: Any = tuple(map(node, layer.unrolled.cell))
@@ -176,7 +170,9 @@ def unwind(
         output = at_times.at(node.name, t)
         signs = sign(contribution) * output.sign
         if node.kind.name == GATE:
-            return expand_gate(node.table, theta, signs, output.reference, inputs, synapses, each)
+            return weighted_sum.expand_gate(
+                node.table, theta, signs, output.reference, inputs, synapses, each
+            )
         assert node.rule is not None, node.name  # cells have only known kinds
         return node.rule.activation(node, theta, signs, output, inputs)
 
@@ -209,7 +205,7 @@ def unwind_at_zero(
 ) -> Unwound:
     """Walk back as `unwind` does, at θ = 0, on tensors; the functions return signs by name."""
     walk = _TensorWalk(layer, given, values)
-    weight_signs = {o.name: signs_of_gate(o) for o in walk.gates}
+    weight_signs = {o.name: weighted_sum.signs_of_gate(o) for o in walk.gates}
     signs = walk.readable(sign_of_delta, hold=True)
     entries = {("sign", name): value for name, value in signs.items()}
     by_values = [o for o in layer.unrolled.cell if o.kind not in _BY_SIGNS]
@@ -227,7 +223,7 @@ def unwind_at_zero(
         g = ops.sign(contribution) * at["sign", node.name]
         if node.kind == GATE:
             gates[node.name] = g
-            return gate_at_zero(node, g, of_inputs, weight_signs[node.name])
+            return weighted_sum.gate_at_zero(node, g, of_inputs, weight_signs[node.name])
         what = "factor" if kind.multiplies else "value"
         values_at = {name: value for (entry, name), value in at.items() if entry == what}
         return AT_ZERO[kind.name].inputs(node, g, of_inputs, values_at)
@@ -340,7 +336,7 @@ class _TensorWalk:
         columns: dict[str, list[tuple[int, Any]]] = {}
         for gate, g in zip(self.gates, totals[len(names) + 1 :], strict=True):
             of_inputs = [time_first(changes[name]) for name in gate.inputs]
-            for name, part in gate_synapses(gate, time_first(g), of_inputs).items():
+            for name, part in weighted_sum.gate_synapses(gate, time_first(g), of_inputs).items():
                 columns.setdefault(name, []).append(part)
         synapses = {}
         for name, parts in columns.items():

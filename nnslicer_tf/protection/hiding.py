@@ -190,7 +190,7 @@ def simulate_attacks(
     Raises:
         InvalidArgumentError, SeveralInputsError: as `steal`, or for classes out of range.
     """
-    im, budgets = instrumented(model), list(budgets)
+    im, budgets = instrumented(model).named_by(train, test), list(budgets)
     check_classifier(im)
     samples, (x, y) = im.labelled(train), im.labelled(test)
     targets = check_classes(im, y, targets)

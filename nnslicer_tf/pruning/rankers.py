@@ -17,6 +17,7 @@ from nnslicer_tf._checks import as_array, as_generator, check_name
 from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
+from nnslicer_tf.instrument.data import one_order
 from nnslicer_tf.instrument.outputs import check_classes
 from nnslicer_tf.slicing import Profile, Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED
@@ -157,6 +158,8 @@ class NNSlicerRanker(ClassRanker):
         if self.profile is None:  # one profile, of the samples of all classes
             profile = Profile.from_data(im, x, progress=self.progress)
             return replace(self, profile=profile).by_class(im, x, y, classes)
+        profiles = self.profile.values() if isinstance(self.profile, Mapping) else [self.profile]
+        im = im.with_columns(one_order(im.columns, *(one.columns for one in profiles)))
         return super().by_class(im, x, y, classes)
 
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:

@@ -176,7 +176,7 @@ def shrink(
         UnsupportedLayerError: if no unit of the model can be removed.
         InputShapeError, NonFiniteActivationError: for bad samples.
     """
-    im = maskable(instrumented(model, x)).named_by(x)
+    im = maskable(instrumented(model, x)).named_by(x, test)
     check_copyable(im.functional)
     targets = _check(im, classes, ratio, other)
     x, y = im.labelled(x, y, by_output=True)

@@ -99,7 +99,7 @@ def contributions(
     """
     check_name("metric", metric, METRICS)
     check_count("batch_size", batch_size)
-    im = instrumented(im, x)
+    im = instrumented(im, x).named_by(x, baseline)
     options, layers = METRICS[metric], neuron_layers(im)
     values_of = options.prepare(im, layers, reference_sample(im, baseline))
     in_memory = isinstance(x, (str, os.PathLike, Dataset, Mapping, list, tuple))
@@ -163,7 +163,8 @@ def reference_sample(im: InstrumentedModel, baseline: Baseline) -> np.ndarray | 
     """Return DeepLIFT's reference `(1, *input shape)` float32: `baseline`, or zeros."""
     if len(im.input_operations) > 1:
         parts = baseline or {name: np.zeros(shape) for name, shape in im.input_shapes.items()}
-        return im.check({name: np.asarray(part)[None] for name, part in dict(parts).items()})
+        parts = im.in_order(dict(parts))
+        return im.check({name: np.asarray(part)[None] for name, part in parts.items()})
     if baseline is None:
         return np.zeros((1, *im.input_shape), np.float32)
     return im.check(im.points(baseline, "baseline")[None])
@@ -192,6 +193,7 @@ def _stream(
     parts: list[tuple[np.ndarray, np.ndarray]] = []
     element = None
     for element in data:
+        im = im.named_by(element)
         parts.append(im.labelled([element]))
         if len(parts[-1][0]) > 1 or len(parts) == batch_size:
             yield np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])

@@ -43,10 +43,9 @@ def readapt(
     `adversarial` are versions of the samples, of their shape. The other arguments, `options`
     included, and errors are those of `train_neurons`, with `critical` in place of `neurons`.
     """
-    im = instrumented(model, x)
+    im = instrumented(model, x).named_by(x, adversarial)
     shape = im.input_shape  # raises an error for models with several inputs
-    columns = getattr(model, "columns", ())
-    x, adversarial = (Samples(part, shape, columns=columns).array() for part in (x, adversarial))
+    x, adversarial = (Samples(part, shape, columns=im.columns).array() for part in (x, adversarial))
     if adversarial.shape != x.shape:
         raise InvalidArgumentError(
             f"There must be one adversarial sample for each sample, of shape {shape}. Received: "

@@ -65,7 +65,7 @@ class SemanticSlicer:
     ) -> None:
         check_name("metric", metric, metrics.METRICS)
         self.metric, self.centred = metric, centred
-        self._im = im = instrumented(im, x)
+        self._im = im = instrumented(im, x).named_by(x, baseline)
         self._batch_size, self._progress = batch_size, progress
         self._layers = neuron_layers(im)
         self._x, self._y = metrics.labelled(im, x, y, batch_size)

@@ -169,7 +169,8 @@ class DecisiveSearch:
         im, generator = slicer.im, as_generator(rng)
         if others is not None:
             check_count("others", others, 0)
-        reference, named = as_reference(reference, slicer.profile), im.named_by(x)
+        reference = as_reference(reference, slicer.profile)
+        named = im.named_by(x, reference.x, scope, against)
         if isinstance(reference, Samples):  # arrays, which can be sent to workers
             reference = Samples(named.check(reference.x))
         if scope is not None and not isinstance(scope, (int, float, np.number)):

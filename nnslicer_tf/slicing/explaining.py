@@ -27,13 +27,7 @@ from nnslicer_tf.attributions.problem import feature_operations
 from nnslicer_tf.attributions.shapley import batch_of
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean
-from nnslicer_tf.instrument.data import (
-    DataLike,
-    aligned,
-    as_named,
-    column_names,
-    samples_of_mapping,
-)
+from nnslicer_tf.instrument.data import DataLike, as_named, column_names, samples_of_mapping
 from nnslicer_tf.instrument.fingerprint import fixed_models
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.operations import Lookup
@@ -115,6 +109,7 @@ class Explainer:
         im, means = slicer.im, slicer.profile.means
         check_synapses(im)
         batch, columns = one_sample(im, x, columns)
+        im = im.with_columns(im.columns or tuple(map(str, columns))).named_by(usual, background)
         sample = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
         values = {name: value[0] for name, value in im.capture(batch).items()}
         if isinstance(compare, bool):
@@ -137,7 +132,7 @@ class Explainer:
 
         # The contributions; the slice, alone and removed.
         with waiting("Contributions", slicer.progress):
-            against = _against(slicer, batch, chosen, columns, background, groups)
+            against = _against(im, slicer.profile, batch, chosen, columns, background, groups)
             contributions = deeplift(im, sample, means, chosen) if against is None else None
         faint = ""
         if against is None:
@@ -167,8 +162,8 @@ class Explainer:
         frequencies: dict[str, Any] | None = None
         if usual is not None:
             counts: dict[str, Any] = dict.fromkeys(im.kernels, 0)
-            samples = 0
-            for part in slicer.iterate(usual, criterion):
+            samples, opened = 0, cast(Any, im.samples(usual))
+            for part in slicer.iterate(opened, criterion):
                 samples += len(part.predicted)
                 counts = {n: c + (part.synapses[n] != 0).sum(axis=0) for n, c in counts.items()}
             frequencies = {name: count / samples for name, count in counts.items()}
@@ -221,7 +216,8 @@ class Explainer:
 
 
 def _against(
-    slicer: "Slicer",
+    im: InstrumentedModel,
+    profile: Any,
     batch: Any,
     target: Target,
     columns: Sequence[str],
@@ -229,7 +225,6 @@ def _against(
     groups: Groups | None,
 ) -> Background | None:
     """Return the contributions against the background; None against the mean."""
-    im, profile = slicer.im, slicer.profile
     # Words of other texts stand at other places: tokens are compared with their mean.
     has_tokens = any(feature_operations(im, n) != (n,) for n in im.input_operations)
     by_mean = isinstance(background, str) and background == "mean"
@@ -240,7 +235,7 @@ def _against(
                 f"{'background=' + repr('mean') if by_mean else 'them, or pass background='}."
             )
         return None
-    rows = im.check(profile.rows if background is None else aligned(background, columns))
+    rows = im.check(profile.rows if background is None else background)
     return contributions_against(im, batch, rows, target, profile.means, columns, groups)
 
 
@@ -352,7 +347,7 @@ def one_sample(
     """Return a checked batch of one sample, and its column names, by default a DataFrame's."""
     if len(im.input_operations) > 1:
         is_named = isinstance(x, Mapping) or hasattr(x, "iloc")  # a table's columns are inputs
-        x = aligned(x, im.columns) if isinstance(x, Mapping) else x
+        x = x if hasattr(x, "iloc") else im.in_order(x)
         columns = columns if len(columns) or not isinstance(x, Mapping) else column_names(x)
         shapes = [(), *im.input_shapes.values()]
         batch: Any = {
@@ -373,7 +368,7 @@ def one_sample(
                 f"The table has the columns {list(given)}: omit columns={list(columns)!r}."
             )
         if not len(columns) or sorted(map(str, columns)) == sorted(im.columns):
-            x = aligned(as_named(x, columns, im.columns), im.columns)
+            x = im.in_order(as_named(x, columns, im.columns))
             columns = column_names(x)
         elif len(columns) != im[im.input_operation].size or len(set(columns)) < len(columns):
             raise InvalidArgumentError(

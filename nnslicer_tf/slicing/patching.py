@@ -246,7 +246,7 @@ def _runs(
     im: InstrumentedModel, clean: DataLike, corrupt: DataLike, target: Any, instead_of: Any
 ) -> tuple[list[Any], Target, list[float]]:
     """Return the checked samples, the target and its scores, which differ."""
-    runs = []
+    im, runs = im.named_by(clean, corrupt), []
     for which, sample in (("clean", clean), ("corrupt", corrupt)):
         try:
             runs.append(one_sample(im, sample)[0])
@@ -318,9 +318,8 @@ def _parts(operation: Operation, sweep: str) -> list[tuple[dict[str, int], np.nd
     together = heads.axes if heads is not None else ()
     axes = [axis for axis in range(index.ndim - 1) if axis not in together]
     rest = [axis for axis in range(index.ndim) if axis not in axes]
-    by_position = index.transpose(*axes, *rest).reshape(
-        int(np.prod([operation.shape[axis] for axis in axes])), -1
-    )
+    positions = int(np.prod([operation.shape[axis] for axis in axes]))
+    by_position = index.transpose(*axes, *rest).reshape(positions, -1)
     if sweep == "position":
         return [({"position": i}, members) for i, members in enumerate(by_position)]
     assert heads is not None
@@ -340,7 +339,7 @@ def _named(im: InstrumentedModel, part: str | tuple[str, int]) -> tuple[str, np.
     operation = im[name]
     if head is None:
         return name, np.ones(operation.shape, bool)
-    if operation.heads is None or not 0 <= head < operation.heads.count:
-        count = 0 if operation.heads is None else operation.heads.count
+    count = 0 if operation.heads is None else operation.heads.count
+    if not 0 <= head < count:
         raise InvalidArgumentError(f"Operation '{name}' has {count} heads. Received: {head}")
     return name, operation.heads.members(operation.shape, head)

@@ -114,6 +114,7 @@ class Slice(ShownAsTable):
                 "slice.apply(model, 'zero') for nothing."
             )
         im = instrumented(model)
+        im = im.with_columns(im.columns or tuple(self.info.get("columns", ())))
         if self.level == "synapse":
             shapes = {name: kernel.shape for name, kernel in im.kernels.items()}
         else:
@@ -239,10 +240,7 @@ class Slice(ShownAsTable):
         """Read a slice; raise MissingFileError, or CorruptFileError if it is damaged."""
         with read_archive(path, _FORMAT, "slice") as file:
             neurons, synapses = (
-                {
-                    name: file.array(f"{what}{i}", np.number)
-                    for i, name in enumerate(file.names(what))
-                }
+                {n: file.array(f"{what}{i}", np.number) for i, n in enumerate(file.names(what))}
                 for what in ("neurons", "synapses")
             )
             loaded = cls(neurons, synapses, file.value("info", dict))
@@ -289,18 +287,12 @@ class Slice(ShownAsTable):
         if not isinstance(other, Slice):
             return NotImplemented
         self._check_alike(other)
-        parts = []
+        parts, zero = [], np.zeros((), np.int64)
         for mine, theirs in ((self.neurons, other.neurons), (self.synapses, other.synapses)):
             names = [n for n in mine if n in theirs] if in_both else dict.fromkeys([*mine, *theirs])
-            zero = np.zeros((), np.int64)
-            parts.append(
-                {
-                    name: np.asarray(function(mine.get(name, zero), theirs.get(name, zero)))
-                    for name in names
-                }
-            )
-        neurons, synapses = parts
-        return Slice(neurons, synapses, self.info)
+            pairs = {name: (mine.get(name, zero), theirs.get(name, zero)) for name in names}
+            parts.append({name: np.asarray(function(*pair)) for name, pair in pairs.items()})
+        return Slice(parts[0], parts[1], self.info)
 
 
 def operation_of(kernel: str, names: Container[str]) -> str:

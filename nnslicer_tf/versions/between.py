@@ -56,14 +56,12 @@ class Between:
         # The units: single weights, or those of a channel or layer, without the unchanged ones.
         owners, named = self._owners()
         changed = difference != 0
-        firsts, first_of, numbers = np.unique(
-            owners[changed], return_index=True, return_inverse=True
-        )
+        firsts, index, numbers = np.unique(owners[changed], return_index=True, return_inverse=True)
         self.unit_of = np.full(len(owners), -1)
         self.unit_of[changed] = numbers
         self.units = len(firsts)
         self._named = [named[owner] for owner in firsts] if named else []
-        self._first = np.flatnonzero(changed)[first_of]
+        self._first = np.flatnonzero(changed)[index]
         self.sizes = np.sqrt(np.bincount(numbers, difference[changed] ** 2))
 
     def __reduce__(self) -> tuple:

@@ -354,3 +354,32 @@ def test_data_without_an_end_are_refused():
     assert len(Samples(data, X.shape[1:]).array()) == len(X)
     with pytest.raises(InputShapeError, match="repeats endlessly"):
         Samples(data.repeat(), X.shape[1:])
+
+
+UNMASKED = {
+    "array": lambda: np.ma.array(X),
+    "no invalid values": lambda: np.ma.masked_invalid(X),
+    "a mask of False": lambda: np.ma.array(X, mask=np.zeros(X.shape, bool)),
+    "pair": lambda: (np.ma.array(X), Y),
+    "dict": lambda: {"x": np.ma.array(X), "y": Y},
+    "batches": lambda: (np.ma.array(x) for x in (X[:3], X[3:])),
+    "samples": lambda: (np.ma.array(x) for x in X),
+}
+
+
+@pytest.mark.parametrize("form", UNMASKED)
+def test_masked_arrays_without_masked_values(form):
+    found = Samples(UNMASKED[form](), X.shape[1:]).array()
+    assert type(found) is np.ndarray and np.array_equal(found, X)
+
+
+def test_masked_values():
+    """Only these are refused, also in a later batch."""
+    masked = np.ma.array(X, mask=np.zeros(X.shape, bool))
+    masked[4, 0] = np.ma.masked
+    with pytest.raises(InputShapeError, match=r"has masked values, .*x\.filled"):
+        Samples(masked, X.shape[1:])
+    with pytest.raises(InputShapeError, match="has masked values"):
+        Samples((masked[i : i + 2] for i in range(0, len(X), 2)), X.shape[1:]).array()
+    filled = Samples(masked.filled(0), X.shape[1:]).array()
+    assert not filled[4, 0].any() and np.array_equal(filled[:4], X[:4])

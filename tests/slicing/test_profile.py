@@ -99,13 +99,13 @@ def test_columns_in_another_order_are_put_into_that_of_the_profile(slicer, frame
     expected = sliced(slicer, X)
     np.testing.assert_array_equal(sliced(slicer, FORMS[form](frame, tmp_path)), expected)
     swapped = FORMS[form](frame[["weight", "age", "height"]], tmp_path)
-    with pytest.warns(UserWarning, match="match the profiled table: age, height"):
+    with pytest.warns(UserWarning, match="match the model's: age, height"):
         np.testing.assert_array_equal(sliced(slicer, swapped), expected)
 
 
 def test_a_row_in_another_order_is_explained_in_that_of_the_profile(slicer, frame):
     expected = slicer.explain(frame.iloc[2])
-    with pytest.warns(UserWarning, match="match the profiled table"):
+    with pytest.warns(UserWarning, match="match the model's"):
         found = slicer.explain(frame[["weight", "age", "height"]].iloc[2])
     assert found.columns == tuple(NAMES)
     np.testing.assert_array_equal(found.contributions, expected.contributions)
@@ -124,7 +124,7 @@ def test_other_columns_are_refused_by_name(slicer, frame):
 
 def test_labelled_tables_are_put_into_order(slicer, frame):
     y = np.arange(len(X)) % 2
-    with pytest.warns(UserWarning, match="match the profiled table"):
+    with pytest.warns(UserWarning, match="match the model's"):
         x, _ = slicer.im.labelled(frame[["weight", "age", "height"]], y)
     np.testing.assert_array_equal(x, X)
 

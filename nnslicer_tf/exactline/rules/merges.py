@@ -6,13 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nnslicer_tf.exactline.bends import (
-    Bends,
-    GradientTransformer,
-    is_largest_tap,
-    largest_tap,
-    register_transformer,
-)
+from nnslicer_tf.exactline import bends
 from nnslicer_tf.exactline.curve import CommonRows, Curve
 from nnslicer_tf.exactline.steps import Steps, Uses
 from nnslicer_tf.instrument.operations import Operation
@@ -65,7 +59,7 @@ class _AdditionLine(_MergeLine):
         return self._pull_broadcast([g, *[negative] * (len(self._shapes) - 1)])
 
 
-class _ExtremeLine(GradientTransformer, _MergeLine):
+class _ExtremeLine(bends.GradientTransformer, _MergeLine):
     """The transformer of a maximum or minimum of tensors."""
 
     def __init__(self, operation: Operation) -> None:
@@ -73,8 +67,8 @@ class _ExtremeLine(GradientTransformer, _MergeLine):
         self._sign = -1.0 if operation.kind == "minimum_merge" else 1.0
 
     @property
-    def bends(self) -> Bends:
-        return Bends(len(self._shapes), np.array([-np.inf]))
+    def bends(self) -> bends.Bends:
+        return bends.Bends(len(self._shapes), np.array([-np.inf]))
 
     def window(self, *inputs: Curve) -> Curve:
         """Return the inputs side by side, negated for a minimum."""
@@ -84,11 +78,11 @@ class _ExtremeLine(GradientTransformer, _MergeLine):
         return rows.curve(np.hstack(parts))
 
     def finish(self, window: Curve) -> Curve:
-        return window.with_values(self._sign * largest_tap(window.values, len(self._shapes)))
+        return window.with_values(self._sign * bends.largest_tap(window.values, len(self._shapes)))
 
     def slopes(self, middles: Curve) -> np.ndarray:
         """Return 1 for the input that is the extreme, 0 for all others."""
-        return is_largest_tap(middles.values, len(self._shapes), -np.inf)
+        return bends.is_largest_tap(middles.values, len(self._shapes), -np.inf)
 
     def pull(self, g: Steps) -> list[Steps]:
         """Return the gradients of the inputs, given those of the inputs side by side."""
@@ -96,7 +90,7 @@ class _ExtremeLine(GradientTransformer, _MergeLine):
         return self._pull_broadcast([g.columns(*columns) for columns in pairwise(ends)])
 
 
-register_transformer("add", _AdditionLine)
-register_transformer("subtract", _AdditionLine)
-register_transformer("maximum_merge", _ExtremeLine)
-register_transformer("minimum_merge", _ExtremeLine)
+bends.register_transformer("add", _AdditionLine)
+bends.register_transformer("subtract", _AdditionLine)
+bends.register_transformer("maximum_merge", _ExtremeLine)
+bends.register_transformer("minimum_merge", _ExtremeLine)

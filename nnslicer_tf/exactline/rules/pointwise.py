@@ -4,12 +4,7 @@ import numpy as np
 
 from nnslicer_tf._environment import keras
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline.bends import (
-    Bends,
-    GradientTransformer,
-    not_piecewise_linear,
-    register_transformer,
-)
+from nnslicer_tf.exactline import bends
 from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation
@@ -17,14 +12,14 @@ from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation
 _PROBES = np.linspace(-1.0, 1.0, 7)[1:-1]  # points at which to test between the knots
 
 
-class _KnotLine(GradientTransformer):
+class _KnotLine(bends.GradientTransformer):
     """A transformer of a function of single values, which bends where a value passes a knot."""
 
     knots: np.ndarray
 
     @property
-    def bends(self) -> Bends:
-        return Bends(1, self.knots)
+    def bends(self) -> bends.Bends:
+        return bends.Bends(1, self.knots)
 
     def pull(self, g: Steps) -> list[Steps]:
         return [g]
@@ -65,7 +60,7 @@ class PiecewiseLine(_KnotLine):
 
     def __init__(self, operation: Operation) -> None:
         if not isinstance(operation.params, Elementwise) or operation.params.knots is None:
-            raise not_piecewise_linear(operation)
+            raise bends.not_piecewise_linear(operation)
         self._shape = operation.shape or (1,)
         self.knots = np.unique(np.asarray(operation.params.knots, np.float64))
         self._ends = ends = self.knots if len(self.knots) else np.zeros(1)
@@ -134,7 +129,7 @@ class ScaleLine:
 
     def __init__(self, operation: Operation) -> None:
         if not isinstance(operation.params, Affine):
-            raise not_piecewise_linear(operation)
+            raise bends.not_piecewise_linear(operation)
         self._shape = shape = operation.shape or (1,)
 
         def table(array: np.ndarray) -> np.ndarray:
@@ -164,6 +159,6 @@ class ScaleLine:
         return [g.scaled(self._factor)]
 
 
-register_transformer("rectify", RectifyLine)
-register_transformer("elementwise", PiecewiseLine)
-register_transformer("scale", ScaleLine)
+bends.register_transformer("rectify", RectifyLine)
+bends.register_transformer("elementwise", PiecewiseLine)
+bends.register_transformer("scale", ScaleLine)

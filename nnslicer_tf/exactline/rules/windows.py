@@ -5,13 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from nnslicer_tf.exactline.bends import (
-    Bends,
-    GradientTransformer,
-    is_largest_tap,
-    largest_tap,
-    register_transformer,
-)
+from nnslicer_tf.exactline import bends
 from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.steps import Steps, Uses
 from nnslicer_tf.instrument.operations import Operation, Synapses
@@ -120,7 +114,7 @@ class AverageLine(_WindowLine):
         return [g.scaled(1 / self._counts).moved(self._uses, g.channels)]
 
 
-class MaximumLine(GradientTransformer, _WindowLine):
+class MaximumLine(bends.GradientTransformer, _WindowLine):
     """The transformer of max pooling, with points where another value becomes the maximum.
 
     With a floor of 0, it combines max pooling and ReLU (appendix G); crossings below the window's
@@ -136,9 +130,9 @@ class MaximumLine(GradientTransformer, _WindowLine):
         self.floor = -np.inf
 
     @property
-    def bends(self) -> Bends:
+    def bends(self) -> bends.Bends:
         """Bends at which another value of a window becomes its maximum."""
-        return Bends(self._taps.shape[1], np.array([self.floor]))
+        return bends.Bends(self._taps.shape[1], np.array([self.floor]))
 
     def window(self, x: Curve) -> Curve:
         """Return the values of each window, side by side."""
@@ -147,18 +141,18 @@ class MaximumLine(GradientTransformer, _WindowLine):
 
     def finish(self, window: Curve) -> Curve:
         """Return the windows' maxima."""
-        maxima = largest_tap(window.values, self._taps.shape[1])
+        maxima = bends.largest_tap(window.values, self._taps.shape[1])
         return window.with_values(np.maximum(maxima, self.floor, out=maxima))
 
     def slopes(self, middles: Curve) -> np.ndarray:
         """Return 1 for the tap with the largest value, 0 for all others."""
-        return is_largest_tap(middles.values, self._taps.shape[1], self.floor)
+        return bends.is_largest_tap(middles.values, self._taps.shape[1], self.floor)
 
     def pull(self, g: Steps) -> list[Steps]:
         """Return the gradient of the input, given that of the windows."""
         return [g.moved(self._uses, g.channels // self._taps.shape[1])]
 
 
-register_transformer("weighted_sum", WeightedSumLine)
-register_transformer("average", AverageLine)
-register_transformer("maximum", MaximumLine)
+bends.register_transformer("weighted_sum", WeightedSumLine)
+bends.register_transformer("average", AverageLine)
+bends.register_transformer("maximum", MaximumLine)

@@ -10,17 +10,11 @@ import numpy as np
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import windows
+from nnslicer_tf.instrument import upstream, windows
 from nnslicer_tf.instrument.layers.activations import with_activation
 from nnslicer_tf.instrument.layout import DEPTHWISE, INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.operations import Step, Synapses
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
-from nnslicer_tf.instrument.upstream import (
-    convolution_without_gaps,
-    grouped_convolution,
-    rows_as_groups,
-    transposed_without_gaps,
-)
 
 Sum = Callable[[Any, Any], Any]
 Read = Callable[[], Any]  # returns a layer's variable, or None
@@ -95,10 +89,10 @@ def convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         return convolve(x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate)
 
     without_gaps: Sum = apply
-    of_groups: Sum = partial(apply, convolve=grouped_convolution)
+    of_groups: Sum = partial(apply, convolve=upstream.grouped_convolution)
     if any(k < s for k, s in zip(layer.kernel_size, layer.strides, strict=True)):
         without_gaps, of_groups = (
-            convolution_without_gaps(
+            upstream.convolution_without_gaps(
                 call.input_shapes[0][:-1],
                 call.output_shape[:-1],
                 layer.kernel_size,
@@ -106,9 +100,9 @@ def convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
                 layer.padding,
                 partial(convolve, padding="valid"),
             )
-            for convolve in (ops.conv, grouped_convolution)
+            for convolve in (ops.conv, upstream.grouped_convolution)
         )
-    by_rows = rows_as_groups(of_groups, len(layer.kernel_size))
+    by_rows = upstream.rows_as_groups(of_groups, len(layer.kernel_size))
     if layer.groups == np.prod(layer.kernel_size) == np.prod(layer.strides) == 1:
         by_rows = matmul_by_rows
     synapses = matrix_synapses(call.path, lambda: layer.kernel, 1, without_gaps, lambda: layer.bias)
@@ -157,7 +151,7 @@ def transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     )
     without_gaps: Sum = apply
     if any(k < s for k, s in zip(layer.kernel_size, strides, strict=True)):
-        without_gaps = transposed_without_gaps(
+        without_gaps = upstream.transposed_without_gaps(
             space,
             output_space,
             layer.kernel_size,
@@ -184,7 +178,7 @@ def _depthwise_synapses(
 
     groups, taps = call.input_shapes[0][-1], _sliding_taps(layer, call)
     synapses = matrix_synapses(name, read, 1, apply, bias)
-    by_rows = rows_as_groups(apply, len(layer.kernel_size), depthwise=True)
+    by_rows = upstream.rows_as_groups(apply, len(layer.kernel_size), depthwise=True)
     if max(layer.strides) > 1 < max(layer.dilation_rate):  # Keras needs the number of channels
         by_rows = None
     return replace(synapses, groups=groups, axes=DEPTHWISE, build_taps=taps, by_rows=by_rows)
