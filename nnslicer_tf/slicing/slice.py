@@ -273,10 +273,11 @@ class Slice(ShownAsTable):
         both = [(mine[n], theirs[n]) for mine, theirs in pairs for n in mine.keys() & theirs.keys()]
         alike = bool(both) and all(one.shape == two.shape for one, two in both)
         alike &= all(a.keys() <= b.keys() or a.keys() >= b.keys() for a, b in pairs)
-        if self.level != other.level or not alike:
+        columns = [one.info["columns"] for one in (self, other) if one.info.get("columns")]
+        if self.level != other.level or not alike or columns[:1] != columns[-1:]:
             raise ProfileMismatchError(
-                "The slices have different models, granularities or levels: their neurons and "
-                "synapses have different names or shapes."
+                "The slices have different models, granularities, levels or columns: their neurons "
+                "and synapses have different names or shapes, or the tables another order."
             )
 
     def _combine(self, other: "Slice", function: Callable, in_both: bool = False) -> "Slice":

@@ -4,6 +4,7 @@ import operator
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 from keras import layers
 
@@ -77,7 +78,9 @@ def test_decisive_and_counted_slices_together(convolutional):
     assert row["from"] < row["overlap"] == overlap < row["to"]
     channels = slicer.decisive(data[:1], level="channel", max_share=1.0, others=0)[0]
     for wrong in (lambda: channels & decided, lambda: channels.compare(decided)):
-        with pytest.raises(nns.errors.ProfileMismatchError, match="granularities or levels"):
+        with pytest.raises(
+            nns.errors.ProfileMismatchError, match="granularities, levels or columns"
+        ):
             wrong()
     with pytest.raises(nns.errors.InvalidArgumentError, match="has no synapses"):
         channels.edges(slicer.im)
@@ -208,3 +211,20 @@ def test_an_equal_model_with_other_names_is_another(tmp_path):
     assert set(one.edges(model)["kernel"]) <= {"h", "o"}
     with pytest.raises(nns.errors.ProfileMismatchError, match="other weights"):
         one.edges(other)
+
+
+def test_slices_of_tables_in_two_orders_are_not_combined():
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 3)), columns=[*"abc"])
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(4, "relu"), layers.Dense(2)])
+
+    def first(x):
+        profile = nns.Profile.from_data(nns.InstrumentedModel(model), x, progress=False)
+        return nns.Slicer(nns.InstrumentedModel(model), profile, progress=False).slice(x[:3])
+
+    one, other, nameless = (first(x) for x in (table, table[[*"cab"]], table.to_numpy()))
+    assert one & one == one == one | first(table)
+    assert (one & nameless).neurons.keys() == one.neurons.keys()
+    for wrong in (lambda: one & other, lambda: other + one, lambda: one.compare(other)):
+        with pytest.raises(nns.errors.ProfileMismatchError, match="or the tables another order"):
+            wrong()
