@@ -1,5 +1,6 @@
 """Inputs and outputs of the commands: models, data, lists of numbers, tables, common options."""
 
+import re
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -25,12 +26,44 @@ if TYPE_CHECKING:
 MAX_ROWS = 40  # Rows of a table that are printed
 TASK: ContextVar[str | None] = ContextVar("task", default=None)
 """What the outputs are: the option `--task` of the command that is running."""
+GIVEN: ContextVar[frozenset[str]] = ContextVar("given", default=frozenset())
+"""Names of the parameters that the command line sets, of the command that is running."""
 
 WRITTEN = "File for"  # begins the help of an option that names a file to write
+_CONDITION = re.compile(r"(With|Without) --([a-z-]+)(?: ([^:]+))?: ")
+_DATA_OPTIONS = ("data", "test", "train", "normal", "usual", "background", "reference")
 _DATA = (
     "A folder of images, or of one folder of images for each class; an .npz, .npy or .csv file; or "
     "a data set with a TFDS split, such as 'cifar10:test[:100]'."
 )
+
+
+def check_effects(options: dict[str, Any], helps: dict[str, str]) -> None:
+    """Refuse options that the command line sets without effect.
+
+    Their help says what they need: "With --data: …", "With --criterion neuron: …", or "Without
+    --decisive: …".
+    """
+    for name in GIVEN.get():
+        option = f"--{name.replace('_', '-')}"
+        if found := _CONDITION.match(helps[name]):
+            word, other, values = found.groups()
+            value = options[other.replace("-", "_")]
+            has_effect = value in values.split(" or ") if values else value not in (None, False, 0)
+            if word == "With" and not has_effect:
+                needed = f"--{other} {values or ''}".strip()
+                text = f"{option} has no effect without {needed}. Add it, or omit {option}."
+                raise InvalidArgumentError(text)
+            if word == "Without" and has_effect:
+                text = f"{option} has no effect with --{other}. Omit {option}."
+                raise InvalidArgumentError(text)
+    if "normalise" in GIVEN.get() and options["normalise"] != "none":
+        specs = [options[n] for n in _DATA_OPTIONS if isinstance(options.get(n), str)]
+        if all(spec.endswith((".npz", ".npy", ".csv")) for spec in specs):
+            raise InvalidArgumentError(
+                "--normalise has no effect without images or a data set by name: other data are "
+                "used as they are. Scale them yourself, or omit --normalise."
+            )
 
 
 def file_option(what: str, *endings: str) -> Any:

@@ -165,21 +165,34 @@ def slice_(
     outputs: Annotated[
         str,
         Option(
-            help="Outputs of interest: 'predicted' (each sample's own class) or indices, "
-            "such as '3' or '0,4'."
+            help="Without --decisive: outputs of interest, 'predicted' (each sample's own class) "
+            "or indices, such as '3' or '0,4'."
         ),
     ] = "predicted",
-    theta: inputs.ThetaOption = 0.3,
+    theta: Annotated[
+        float, Option(help="Without --decisive: threshold θ ≥ 0; larger: smaller slices.")
+    ] = 0.3,
     granularity: Annotated[
-        str, Option(help="'activation' (exact) or 'channel' (coarse, much faster).")
+        str,
+        Option(help="Without --decisive: 'activation' (exact) or 'channel' (coarse, much faster)."),
     ] = "activation",
     relative_to: Annotated[
-        str, Option(help="Exclusion relative to a neuron's 'output', or to the 'sum' of changes.")
+        str,
+        Option(
+            help="Without --decisive: exclusion relative to a neuron's 'output', or to the 'sum' "
+            "of changes."
+        ),
     ] = "output",
     rectify: Annotated[
-        str, Option(help="Contributions at ReLUs and similar: by 'sign', or 'pass' unchanged.")
+        str,
+        Option(
+            help="Without --decisive: contributions at ReLUs and similar, by 'sign', or 'pass' "
+            "unchanged."
+        ),
     ] = "sign",
-    each: Annotated[bool, Option("--each", help="Keep a separate slice per sample.")] = False,
+    each: Annotated[
+        bool, Option("--each", help="Without --decisive: keep a separate slice per sample.")
+    ] = False,
     decisive: Annotated[
         bool,
         Option(
@@ -240,8 +253,6 @@ def slice_(
     x = inputs.dataset(data, slicer.im, normalise).x
     result: Any
     if decisive:
-        if outputs != "predicted":
-            raise InvalidArgumentError("--decisive keeps the predicted class. Omit --outputs.")
         source: Any = reference or ("mean" if at_least is None else "samples")
         if source not in ("mean", "zero", "samples"):
             from nnslicer_tf.instrument import Samples
@@ -276,7 +287,9 @@ def slice_(
 def show(
     file: Annotated[Path, Argument(help="A profile, slice, set of slices or decisive slices.")],
     plot: Annotated[Path | None, inputs.file_option("a picture of a slice", *_PICTURES)] = None,
-    sample: Annotated[int | None, Option(help="Which slice of a set to show, from 0.")] = None,
+    sample: Annotated[
+        int | None, Option(help="Which slice of a set, or decisive slice, to show, from 0.")
+    ] = None,
 ) -> None:
     """Print a table of a profile, a slice or every sample of a set; draw a slice."""
     result = _load_result(file, "drawn" if plot else "")
@@ -284,15 +297,20 @@ def show(
     from nnslicer_tf.report import plot_slices
     from nnslicer_tf.slicing import DecisiveSlices
 
+    if sample is not None:
+        if not isinstance(result, (SliceSet, DecisiveSlices)):
+            raise InvalidArgumentError(
+                f"--sample has no effect without a set of slices. Omit it. Received: {result!r}"
+            )
+        inputs.in_range(sample, len(result), "--sample")
     if isinstance(result, SliceSet):
         print(repr(result))
         if sample is None:
             print(result.to_frame().to_string(index=False, float_format="{:.3f}".format))
-            result = result.sum()
-        else:
-            result = result[inputs.in_range(sample, len(result), "--sample")]
-    if isinstance(result, DecisiveSlices):
-        print(result.to_frame().to_string(index=False))
+        result = result.sum() if sample is None else result[sample]
+    elif isinstance(result, DecisiveSlices):
+        every = result.to_frame().to_string(index=False)
+        print(every if sample is None else f"Sample {sample}: {result.summary(sample)}")
     print(result.summary() if isinstance(result, Slice) else repr(result))
     if plot is not None and isinstance(result, Slice):
         reached = [name for name, values in result.neurons.items() if (values != 0).any()]
@@ -316,6 +334,11 @@ def explore(
     """Write an interactive view of slices as one HTML file, which needs no server."""
     if len(set(files)) < len(files):
         raise InvalidArgumentError("A file is named twice: name each result once.")
+    if max(len(model), len(profile or ())) > len(files):
+        raise InvalidArgumentError(
+            "--model and --profile: pass one for all files, or one for each. Received: "
+            f"{len(files)} files, {len(model)} models, {len(profile or ())} profiles"
+        )
     stems = [path.stem for path in files]
     slices = {
         path.stem if stems.count(path.stem) == 1 else str(path): _load_result(path, "explored")

@@ -72,9 +72,18 @@ def cover(
         str, Option(help=f"One of {', '.join(CRITERIA)}; the last two need --train.")
     ] = "neuron",
     threshold: Annotated[
-        float, Option(help="For 'neuron': those above it, in their layer's scaled values, count.")
+        float,
+        Option(
+            help="With --criterion neuron: those above it, in their layer's scaled values, count."
+        ),
     ] = 0.25,
-    train: Annotated[str | None, Option(help="Training data, for the neurons' ranges.")] = None,
+    train: Annotated[
+        str | None,
+        Option(
+            help=f"With --criterion {' or '.join(_OF_RANGES)}: training data, for the neurons' "
+            "ranges."
+        ),
+    ] = None,
     output: inputs.TableOption = None,
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
@@ -237,4 +246,9 @@ def _points(
                 "To use the index of a sample, pass --data."
             )
         points.append(np.reshape(values, im.input_shape))
+    every = [text for several in texts.values() for text in several]
+    if data is not None and all("," in text for text in every):
+        raise InvalidArgumentError(
+            f"--data has no effect without the index of a sample in {' or '.join(texts)}. Omit it."
+        )
     return points
