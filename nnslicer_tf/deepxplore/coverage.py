@@ -35,8 +35,8 @@ class CountedNeurons:
 
     A unit of a dense layer is a neuron; a filter is one, by its mean over positions; a unit of a
     recurrent layer is one, by the mean of its state over steps. Padding is ignored. All layers
-    count except the input, masks and those that only move values, at each of their calls: LeNet-1,
-    LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons.
+    count except the input, its preprocessing, masks and those that only move values, at each of
+    their calls: LeNet-1, LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons.
 
     With the granularity `"activation"` every element of an output is a neuron. `of` names
     operations; by default every layer's output (after a fused activation), and recurrent states.
@@ -47,7 +47,8 @@ class CountedNeurons:
         def counts(operation: Operation) -> bool:
             if operation.kind == RECURRENCE:
                 return operation.name.endswith(":h")
-            return operation.ends and operation.kind not in ("input", "mask", "routing")
+            is_layer = operation.ends and operation.kind not in ("mask", "routing")
+            return is_layer and operation.name not in im.preprocessing
 
         check_name("granularity", granularity, GRANULARITIES)
         im = instrumented(im)

@@ -91,6 +91,7 @@ class InstrumentedModel(ShownAsTable):
         model: The original model; with `preprocess`, a new one that shares its layers.
         functional: The model in functional or sequential form, with the same layers.
         preparation: A Keras model of `preprocess`, from a sample to the original's input, or None.
+        preprocessing: Names of the inputs and the operations of `preprocess`: these are no layers.
         bounds: The bounds; None if they are not known.
         given_shape: The argument `input_shape`.
         given_task: The argument `task`.
@@ -131,6 +132,10 @@ class InstrumentedModel(ShownAsTable):
             self.columns: tuple[str, ...] = ()
             traced = trace(functional, input_shape)
             self.graph: Graph = build_graph(traced)
+            self.preprocessing = frozenset(self.graph.inputs)
+            if self.preparation is not None:
+                before = build_graph(trace(self.preparation, input_shape))
+                self.preprocessing |= before.operations.keys()
             self._endings = mark_final(self.graph)
             held = ((layer, n) for layer in sublayers(model) for n in vars(layer))
             self._activations = [(x, n, vars(x)[n]) for x, n in held if n.endswith("activation")]
@@ -297,7 +302,9 @@ class InstrumentedModel(ShownAsTable):
 
     def like(self, model: keras.Model) -> "InstrumentedModel":
         """Instrument another model, such as a copy, for samples of the same shapes."""
-        return InstrumentedModel(model, self.given_shape, bounds=self.bounds, task=self.given_task)
+        im = InstrumentedModel(model, self.given_shape, bounds=self.bounds, task=self.given_task)
+        im.preprocessing = self.preprocessing
+        return im
 
     @cached_property
     def unprepared(self) -> "InstrumentedModel":
@@ -346,7 +353,9 @@ class InstrumentedModel(ShownAsTable):
         """Return the model from the inputs to a symbolic tensor."""
         model = keras.Model(self.functional.input, end, name=self.model.name)
         shape = self.input_shapes if len(self.graph.inputs) > 1 else self.input_shape
-        return InstrumentedModel(model, shape, **options).with_columns(self.columns)
+        im = InstrumentedModel(model, shape, **options).with_columns(self.columns)
+        im.preprocessing = self.preprocessing
+        return im
 
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`; raise InvalidArgumentError if there is none."""
