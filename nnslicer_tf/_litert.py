@@ -1,11 +1,13 @@
 """LiteRT (TFLite) models: files, interpreters, and conversion of quantised integers."""
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from functools import cached_property
 from io import StringIO
+from keyword import iskeyword
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from nnslicer_tf._files import as_path
 
 _UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 """Steps whose output has the values of their first input."""
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""Names of inputs that TensorFlow's converter takes, but for words of Python."""
 
 
 class LiteRTModel:
@@ -185,7 +189,7 @@ def to_litert(
     with hidden_stderr(), redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return convert(tf.lite.TFLiteConverter.from_keras_model(model))
+            return convert(tf.lite.TFLiteConverter.from_keras_model(_plainly_named(model)))
         except errors.NNSlicerError:
             raise
         except (ConverterError, RuntimeError, TypeError, ValueError) as error:
@@ -194,3 +198,26 @@ def to_litert(
                 "it has recurrent layers. Convert it yourself and pass the file, or prune it "
                 f"instead. TensorFlow says: {str(error).strip()[-200:]}"
             ) from error
+
+
+def _plainly_named(model: Any) -> Any:
+    """Return a model, or a copy with other inputs' names if functions cannot have such arguments.
+
+    TensorFlow's converter makes a function of the inputs, and fails at names such as "class".
+    """
+    import keras
+
+    from nnslicer_tf.instrument.copies import copy_model
+    from nnslicer_tf.instrument.functional import has_graph, structure_of
+
+    names = [tensor.name for tensor in model.inputs] if has_graph(model) else []
+    are_plain = [_PLAIN.fullmatch(n) and not iskeyword(n) and n != "self" for n in names]
+    if all(are_plain):
+        return model
+    copy = copy_model(model)
+    tensors = [
+        keras.Input(batch_shape=x.shape, dtype=x.dtype, name=name if is_plain else f"input_{i}")
+        for i, (x, name, is_plain) in enumerate(zip(copy.inputs, names, are_plain, strict=True))
+    ]
+    structure = keras.tree.pack_sequence_as(structure_of(copy, "input"), tensors)
+    return keras.Model(tensors, copy.call(structure), name=model.name)
