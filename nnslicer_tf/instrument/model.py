@@ -278,7 +278,8 @@ class InstrumentedModel(ShownAsTable):
         """Pickle and copy the model and the arguments, without what was traced and compiled."""
         shape = self.input_shapes if len(self.graph.inputs) > 1 else self.input_shape
         rebuilt = partial(InstrumentedModel, bounds=self.bounds, task=self.given_task)
-        return rebuilt, (self.model, shape), {"columns": self.columns}
+        state = {"columns": self.columns, "preprocessing": self.preprocessing}
+        return rebuilt, (self.model, shape), state
 
     def with_columns(self, columns: tuple[str, ...]) -> "InstrumentedModel":
         """Return the same instrumented model for tables with other columns, or in another order."""

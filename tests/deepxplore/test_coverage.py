@@ -1,3 +1,5 @@
+import pickle
+
 import keras
 import numpy as np
 import pytest
@@ -305,6 +307,9 @@ def test_preprocessing_has_no_neurons(form, granularity):
             assert other.total() == pytest.approx(one.total(), abs=0.02)  # rounding, at edges
             frames = [c.to_frame()[["operation", "items"]] for c in (one, other)]
             assert frames[0].equals(frames[1])
+    assert pickle.loads(pickle.dumps(raw)).preprocessing == {"inp"}
+    if form != "operators":  # Keras saves no functions
+        assert pickle.loads(pickle.dumps(bound)).preprocessing == bound.preprocessing
     inner = [o.name for o in bound.operations if o.name in bound.preprocessing]
     assert len(inner) > 1 and NeuronCoverage(bound, of=inner[1:2]).neurons.names == (inner[1],)
 
