@@ -19,8 +19,8 @@ from nnslicer_tf._files import as_path
 
 _UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 """Steps whose output has the values of their first input."""
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-"""Names of inputs that TensorFlow's converter takes, but for words of Python."""
+_ARGUMENT = re.compile(r"(?!self$)[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""Names of inputs that TensorFlow's converter takes, if they are no words of Python."""
 
 
 class LiteRTModel:
@@ -201,23 +201,19 @@ def to_litert(
 
 
 def _plainly_named(model: Any) -> Any:
-    """Return a model, or a copy with other inputs' names if functions cannot have such arguments.
-
-    TensorFlow's converter makes a function of the inputs, and fails at names such as "class".
-    """
+    """Return a model, or a copy with other names of inputs, which become a function's arguments."""
     import keras
 
     from nnslicer_tf.instrument.copies import copy_model
     from nnslicer_tf.instrument.functional import has_graph, structure_of
 
     names = [tensor.name for tensor in model.inputs] if has_graph(model) else []
-    are_plain = [_PLAIN.fullmatch(n) and not iskeyword(n) and n != "self" for n in names]
-    if all(are_plain):
+    if all(_ARGUMENT.fullmatch(name) and not iskeyword(name) for name in names):
         return model
     copy = copy_model(model)
     tensors = [
-        keras.Input(batch_shape=x.shape, dtype=x.dtype, name=name if is_plain else f"input_{i}")
-        for i, (x, name, is_plain) in enumerate(zip(copy.inputs, names, are_plain, strict=True))
+        keras.Input(batch_shape=x.shape, dtype=x.dtype, name=f"input_{i}")
+        for i, x in enumerate(copy.inputs)
     ]
     structure = keras.tree.pack_sequence_as(structure_of(copy, "input"), tensors)
     return keras.Model(tensors, copy.call(structure), name=model.name)

@@ -105,7 +105,7 @@ def _nnslicer(
     if task is not None:
         check_name("task", task, TASKS)
         if context.invoked_subcommand in _WITHOUT_MODEL:
-            raise InvalidArgumentError("--task has no effect without a --model. Omit --task.")
+            raise inputs.no_effect("task", "a --model")
     inputs.TASK.set(task)
 
 

@@ -241,7 +241,7 @@ def _scale(im: "InstrumentedModel", scale: float | None) -> float:
 
 def _check_scale(scale: float | None, are_images: bool) -> None:
     if scale and not are_images:
-        raise InvalidArgumentError("--scale has no effect without images as bytes. Omit it.")
+        raise inputs.no_effect("scale", "images as bytes")
 
 
 def _divided(scale: float | None) -> "_Preprocess | None":

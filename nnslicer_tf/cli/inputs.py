@@ -39,31 +39,25 @@ _DATA = (
 
 
 def check_effects(options: dict[str, Any], helps: dict[str, str]) -> None:
-    """Refuse options that the command line sets without effect.
-
-    Their help says what they need: "With --data: …", "With --criterion neuron: …", or "Without
-    --decisive: …".
-    """
+    """Refuse options without effect, by their help: "With --criterion neuron: …", "Without …"."""
     for name in GIVEN.get():
-        option = f"--{name.replace('_', '-')}"
         if found := _CONDITION.match(helps[name]):
             word, other, values = found.groups()
             value = options[other.replace("-", "_")]
-            has_effect = value in values.split(" or ") if values else value not in (None, False, 0)
-            if word == "With" and not has_effect:
-                needed = f"--{other} {values or ''}".strip()
-                text = f"{option} has no effect without {needed}. Add it, or omit {option}."
-                raise InvalidArgumentError(text)
-            if word == "Without" and has_effect:
-                text = f"{option} has no effect with --{other}. Omit {option}."
-                raise InvalidArgumentError(text)
-    if "normalise" in GIVEN.get() and options["normalise"] != "none":
-        specs = [options[n] for n in _DATA_OPTIONS if isinstance(options.get(n), str)]
-        if all(spec.endswith((".npz", ".npy", ".csv")) for spec in specs):
-            raise InvalidArgumentError(
-                "--normalise has no effect without images or a data set by name: other data are "
-                "used as they are. Scale them yourself, or omit --normalise."
-            )
+            is_there = value in values.split(" or ") if values else value not in (None, False, 0)
+            if is_there != (word == "With"):
+                raise no_effect(name, f"--{other} {values or ''}".strip(), is_there)
+    specs = [options[name] for name in _DATA_OPTIONS if isinstance(options.get(name), str)]
+    are_arrays = all(spec.endswith((".npz", ".npy", ".csv")) for spec in specs)
+    if "normalise" in GIVEN.get() and options["normalise"] != "none" and are_arrays:
+        raise no_effect("normalise", "images or a data set by name, as other data stay as they are")
+
+
+def no_effect(name: str, of: str, with_it: bool = False) -> InvalidArgumentError:
+    """Return the error of an option that has no effect without something, or with it."""
+    option = f"--{name.replace('_', '-')}"
+    without = "with" if with_it else "without"
+    return InvalidArgumentError(f"{option} has no effect {without} {of}. Omit {option}.")
 
 
 def file_option(what: str, *endings: str) -> Any:

@@ -169,30 +169,18 @@ def slice_(
             "or indices, such as '3' or '0,4'."
         ),
     ] = "predicted",
-    theta: Annotated[
-        float, Option(help="Without --decisive: threshold θ ≥ 0; larger: smaller slices.")
-    ] = 0.3,
+    theta: Annotated[float, Option(help="Without --decisive: threshold θ ≥ 0.")] = 0.3,
     granularity: Annotated[
-        str,
-        Option(help="Without --decisive: 'activation' (exact) or 'channel' (coarse, much faster)."),
+        str, Option(help="Without --decisive: 'activation' (exact) or 'channel' (much faster).")
     ] = "activation",
     relative_to: Annotated[
         str,
-        Option(
-            help="Without --decisive: exclusion relative to a neuron's 'output', or to the 'sum' "
-            "of changes."
-        ),
+        Option(help="Without --decisive: exclusion by a neuron's 'output', or 'sum' of changes."),
     ] = "output",
     rectify: Annotated[
-        str,
-        Option(
-            help="Without --decisive: contributions at ReLUs and similar, by 'sign', or 'pass' "
-            "unchanged."
-        ),
+        str, Option(help="Without --decisive: contributions at ReLUs by 'sign', or 'pass' them.")
     ] = "sign",
-    each: Annotated[
-        bool, Option("--each", help="Without --decisive: keep a separate slice per sample.")
-    ] = False,
+    each: Annotated[bool, Option("--each", help="Without --decisive: a slice per sample.")] = False,
     decisive: Annotated[
         bool,
         Option(
@@ -287,9 +275,7 @@ def slice_(
 def show(
     file: Annotated[Path, Argument(help="A profile, slice, set of slices or decisive slices.")],
     plot: Annotated[Path | None, inputs.file_option("a picture of a slice", *_PICTURES)] = None,
-    sample: Annotated[
-        int | None, Option(help="Which slice of a set, or decisive slice, to show, from 0.")
-    ] = None,
+    sample: Annotated[int | None, Option(help="Which slice of several to show, from 0.")] = None,
 ) -> None:
     """Print a table of a profile, a slice or every sample of a set; draw a slice."""
     result = _load_result(file, "drawn" if plot else "")
@@ -299,9 +285,7 @@ def show(
 
     if sample is not None:
         if not isinstance(result, (SliceSet, DecisiveSlices)):
-            raise InvalidArgumentError(
-                f"--sample has no effect without a set of slices. Omit it. Received: {result!r}"
-            )
+            raise inputs.no_effect("sample", "a set of slices")
         inputs.in_range(sample, len(result), "--sample")
     if isinstance(result, SliceSet):
         print(repr(result))
@@ -335,10 +319,7 @@ def explore(
     if len(set(files)) < len(files):
         raise InvalidArgumentError("A file is named twice: name each result once.")
     if max(len(model), len(profile or ())) > len(files):
-        raise InvalidArgumentError(
-            "--model and --profile: pass one for all files, or one for each. Received: "
-            f"{len(files)} files, {len(model)} models, {len(profile or ())} profiles"
-        )
+        raise InvalidArgumentError("Pass one --model and --profile for all files, or for each.")
     stems = [path.stem for path in files]
     slices = {
         path.stem if stems.count(path.stem) == 1 else str(path): _load_result(path, "explored")

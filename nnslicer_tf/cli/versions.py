@@ -25,9 +25,7 @@ def diff(
         Option(help="Exit with 1 if more answers may have become worse: '1%' or '0.01'."),
     ] = None,
     flips: Annotated[int, Option(help="Flipped samples whose causes are searched.", min=0)] = 3,
-    level: Annotated[
-        str, Option(help="With --flips: causes are 'weight', 'channel' or 'layer'.")
-    ] = "weight",
+    level: Annotated[str, Option(help="With --flips: 'weight', 'channel' or 'layer'.")] = "weight",
     page: Annotated[Path | None, inputs.file_option("a page", ".html")] = None,
     junit: Annotated[Path | None, inputs.file_option("a test report (JUnit)", ".xml")] = None,
     output: inputs.TableOption = None,
@@ -54,10 +52,7 @@ def diff(
     labels = True if kind.has_one_class else "any"
     of_causes = inputs.GIVEN.get() & {"flips", "level", "seed"}
     if flips and of_causes and labels is not True:
-        raise InvalidArgumentError(
-            f"--{min(of_causes)} has no effect without one class for each sample: causes of other "
-            "flips are not searched. Omit it."
-        )
+        raise inputs.no_effect(min(of_causes), "one class for each sample: others have no causes")
     samples = inputs.dataset(data, before, normalise, labels=labels, classes=classes)
     result = versions.compare(
         before, after, samples.x, samples.y, tolerance=tolerance, output=of_output

@@ -39,9 +39,9 @@ WITHOUT_EFFECT = [
       for name in ("profile", "cover", "causes", "inspect", "semantic", "prune")
       for ending in (".csv", ".npz", ".npy")),
     (("explore", "s.npz", "--model", "m.keras"), "--normalise unit", "images or a data set"),
-    (("explore", "s.npz", "--model", "m.keras"), "--model n.keras", "1 files, 2 models, 0 prof"),
+    (("explore", "s.npz", "--model", "m.keras"), "--model n.keras", "Pass one --model and"),
     (("explore", "s.npz", "--model", "m.keras", "--profile", "p.npz"), "--profile q.npz",
-     "1 files, 1 models, 2 profiles"),
+     "Pass one --model and --profile for all"),
 ]  # fmt: skip
 
 
