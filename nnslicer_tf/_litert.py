@@ -14,13 +14,12 @@ import numpy as np
 
 from nnslicer_tf import errors
 from nnslicer_tf._checks import shape_fits
-from nnslicer_tf._environment import hidden_stderr
+from nnslicer_tf._environment import hidden_stderr, keras
 from nnslicer_tf._files import as_path
 
 _UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 """Steps whose output has the values of their first input."""
-_ARGUMENT = re.compile(r"(?!self$)[A-Za-z0-9][A-Za-z0-9_.-]*")
-"""Names of inputs that TensorFlow's converter takes, if they are no words of Python."""
+_ARGUMENT = re.compile(r"(?!self$)[A-Za-z0-9][A-Za-z0-9_.-]*")  # that the converter takes
 
 
 class LiteRTModel:
@@ -176,12 +175,10 @@ def to_litert(
 
     The converter's output and warnings are suppressed. Raises UnsupportedLayerError if it fails.
     """
-    from keras import backend
-
-    if backend.backend() != "tensorflow":
+    if keras.backend.backend() != "tensorflow":
         raise errors.UnsupportedLayerError(
             "LiteRT files are written by TensorFlow's converter. Set KERAS_BACKEND=tensorflow. "
-            f"Received: {backend.backend()}"
+            f"Received: {keras.backend.backend()}"
         )
     import tensorflow as tf
     from tensorflow.lite.python.convert_phase import ConverterError
@@ -202,12 +199,10 @@ def to_litert(
 
 def _plainly_named(model: Any) -> Any:
     """Return a model, or a copy with other names of inputs, which become a function's arguments."""
-    import keras
-
     from nnslicer_tf.instrument.copies import copy_model
-    from nnslicer_tf.instrument.functional import has_graph, structure_of
+    from nnslicer_tf.instrument.functional import structure_of
 
-    names = [tensor.name for tensor in model.inputs] if has_graph(model) else []
+    names = [tensor.name for tensor in getattr(model, "inputs", None) or ()]
     if all(_ARGUMENT.fullmatch(name) and not iskeyword(name) for name in names):
         return model
     copy = copy_model(model)

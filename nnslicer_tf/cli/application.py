@@ -31,7 +31,6 @@ _PANELS = {
     "Versions": (versions, ("diff",)),
     "Tests": (testing, ("detect", "cover", "inspect", "causes", "lines", "planes")),
 }
-_WITHOUT_MODEL = ("demo", "show", "suite", "warmup")
 
 
 def _checked(command: Callable[..., None]) -> Callable[..., None]:
@@ -104,7 +103,7 @@ def _nnslicer(
     """Program analysis of neural networks: slices, and what can be done with them."""
     if task is not None:
         check_name("task", task, TASKS)
-        if context.invoked_subcommand in _WITHOUT_MODEL:
+        if context.invoked_subcommand in ("demo", "show", "suite", "warmup"):
             raise inputs.no_effect("task", "a --model")
     inputs.TASK.set(task)
 

@@ -46,18 +46,18 @@ def check_effects(options: dict[str, Any], helps: dict[str, str]) -> None:
             value = options[other.replace("-", "_")]
             is_there = value in values.split(" or ") if values else value not in (None, False, 0)
             if is_there != (word == "With"):
-                raise no_effect(name, f"--{other} {values or ''}".strip(), is_there)
+                of = f"--{other} {values or ''}".strip()
+                raise no_effect(name, of, "with" if is_there else "without")
     specs = [options[name] for name in _DATA_OPTIONS if isinstance(options.get(name), str)]
     are_arrays = all(spec.endswith((".npz", ".npy", ".csv")) for spec in specs)
     if "normalise" in GIVEN.get() and options["normalise"] != "none" and are_arrays:
         raise no_effect("normalise", "images or a data set by name, as other data stay as they are")
 
 
-def no_effect(name: str, of: str, with_it: bool = False) -> InvalidArgumentError:
-    """Return the error of an option that has no effect without something, or with it."""
+def no_effect(name: str, of: str, word: str = "without") -> InvalidArgumentError:
+    """Return the error of an option that has no effect without something, or "with" it."""
     option = f"--{name.replace('_', '-')}"
-    without = "with" if with_it else "without"
-    return InvalidArgumentError(f"{option} has no effect {without} {of}. Omit {option}.")
+    return InvalidArgumentError(f"{option} has no effect {word} {of}. Omit {option}.")
 
 
 def file_option(what: str, *endings: str) -> Any:

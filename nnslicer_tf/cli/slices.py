@@ -142,17 +142,11 @@ def explain(
         of_class = labelled.x[labelled.y == label] if isinstance(label, int) else labelled.x
         if not len(of_class):
             raise InvalidArgumentError(f"--usual: no sample of '{usual}' has the label {label}.")
-    result = slicer.explain(
-        sample,
-        chosen,
-        instead_of=other,
-        background=rows,
-        classes=class_names,
-        columns=samples.columns,
-        words=words.split() or next(iter(inputs.words(data, sample[None])), ()),
-        usual=of_class,
-        compare=compare or ("integrated gradients, 50 samples",),
-    )
+    named: Any = {"classes": class_names, "columns": samples.columns}
+    named["words"] = words.split() or next(iter(inputs.words(data, sample[None])), [])
+    judged: Any = compare or ("integrated gradients, 50 samples",)
+    wishes: Any = {"instead_of": other, "background": rows, "usual": of_class, "compare": judged}
+    result = slicer.explain(sample, chosen, **wishes, **named)
     result.save(output)
     print(f"{result.summary()}\nWritten to {output}")
 
@@ -229,35 +223,19 @@ def slice_(
 ) -> None:
     """Slice samples: find the neurons and synapses that decide the outputs of interest."""
     chosen = outputs if outputs == "predicted" else inputs.numbers(outputs, "--outputs")
-    slicer = inputs.slicer(
-        model,
-        profile,
-        theta,
-        granularity=granularity,
-        workers=workers,
-        relative_to=relative_to,
-        rectify=rectify,
-    )
+    options: Any = {"granularity": granularity, "relative_to": relative_to, "rectify": rectify}
+    slicer = inputs.slicer(model, profile, theta, workers=workers, **options)
     x = inputs.dataset(data, slicer.im, normalise).x
-    result: Any
     if decisive:
         source: Any = reference or ("mean" if at_least is None else "samples")
         if source not in ("mean", "zero", "samples"):
             from nnslicer_tf.instrument import Samples
 
             source = Samples(inputs.dataset(source, slicer.im, normalise, split="train").x)
-        result = slicer.decisive(
-            x,
-            level=level,
-            reference=source,
-            at_least=at_least,
-            min_probability=min_probability,
-            max_divergence=max_divergence,
-            max_share=max_share,
-            minimal=minimal,
-            needed=needed,
-            folder=checkpoint,
-        )
+        limits: Any = {"min_probability": min_probability, "max_divergence": max_divergence}
+        limits |= {"at_least": at_least, "max_share": max_share}
+        wishes: Any = {"level": level, "reference": source, "minimal": minimal, "needed": needed}
+        result: Any = slicer.decisive(x, **wishes, **limits, folder=checkpoint)
     elif each:
         result = slicer.slice_each(x, chosen, folder=checkpoint)
     else:
@@ -293,8 +271,8 @@ def show(
             print(result.to_frame().to_string(index=False, float_format="{:.3f}".format))
         result = result.sum() if sample is None else result[sample]
     elif isinstance(result, DecisiveSlices):
-        every = result.to_frame().to_string(index=False)
-        print(every if sample is None else f"Sample {sample}: {result.summary(sample)}")
+        table = result.to_frame().to_string(index=False)
+        print(table if sample is None else f"Sample {sample}: {result.summary(sample)}")
     print(result.summary() if isinstance(result, Slice) else repr(result))
     if plot is not None and isinstance(result, Slice):
         reached = [name for name, values in result.neurons.items() if (values != 0).any()]

@@ -174,9 +174,8 @@ class Coverage(ShownAsTable, ABC):
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
 
-        Raises:
-            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
-            ProfileMismatchError: if the weights have changed since the first update.
+        Raises InvalidArgumentError, InputShapeError or NonFiniteActivationError for bad data;
+        ProfileMismatchError if the weights have changed since the first update.
         """
         before = self._count()
         for batch in self.neurons.batches(x, batch_size, progress):
@@ -201,10 +200,8 @@ class Coverage(ShownAsTable, ABC):
     def restore(self, path: str | os.PathLike) -> Self:
         """Add the coverage in a file, of the same criterion on the same model; return self.
 
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if it is damaged or of another kind.
-            ProfileMismatchError: if it is for another model, criterion or settings.
+        Raises MissingFileError if there is no such file; CorruptFileError if it is damaged or of
+        another kind; ProfileMismatchError if it is for another model, criterion or settings.
         """
         with read_archive(path, _FORMAT, "coverage") as file:
             header, now = file.header, self.im.identity  # older ones lack "items" and "model"
@@ -265,8 +262,7 @@ class NeuronCoverage(Coverage):
     Args:
         threshold: A neuron is covered when its scaled output is above it, 0 … 1.
 
-    Raises:
-        InvalidArgumentError: for a threshold outside [0, 1), or an unknown name.
+    Raises InvalidArgumentError for a threshold outside [0, 1), or an unknown name.
     """
 
     def __init__(
@@ -300,8 +296,7 @@ class TopKCoverage(Coverage):
     Args:
         k: How many neurons of a layer count for each input.
 
-    Raises:
-        InvalidArgumentError: if k is below one; for an unknown granularity or operation.
+    Raises InvalidArgumentError if k is below one; for an unknown granularity or operation.
     """
 
     def __init__(

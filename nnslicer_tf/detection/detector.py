@@ -123,10 +123,9 @@ class Detector(BaseEstimator):
             X: (N, *input_shape) inputs as the model takes them.
             y: (N,) labels, for scikit-learn's parameter searches; inputs with label 1 are ignored.
 
-        Raises:
-            InvalidArgumentError: if a parameter is out of range, there are too few normal inputs
-                (of a class), the model's outputs are probabilities, or a score is not finite.
-            InputShapeError, NonFiniteActivationError: for bad data.
+        Raises InvalidArgumentError if a parameter is out of range, there are too few normal inputs
+        (of a class), the model's outputs are probabilities, or a score is not finite;
+        InputShapeError or NonFiniteActivationError for bad data.
         """
         self.check_parameters()
         rate, share = self._rates()
@@ -218,11 +217,9 @@ class Detector(BaseEstimator):
 
         If the slicer's θ differs from the file's, the detector uses a copy with the file's θ.
 
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if the file is damaged, or does not hold a detector.
-            InvalidArgumentError: if it holds a detector of another class.
-            ProfileMismatchError: if the model, the profile or the slicer's options differ.
+        Raises MissingFileError if there is no such file; CorruptFileError if the file is damaged,
+        or does not hold a detector; InvalidArgumentError if it holds a detector of another class;
+        ProfileMismatchError if the model, the profile or the slicer's options differ.
         """
         with read_archive(path, _FORMAT, "detector") as file:
             name, parameters = file.value("class", str), file.value("parameters", dict)

@@ -100,10 +100,9 @@ class InstrumentedModel(ShownAsTable):
         operations: Tuple of `Operation`, in topological order, starting with the inputs.
         graph: Graph of the operations; see `nnslicer_tf.instrument.graph.Graph`.
 
-    Raises:
-        UnsupportedLayerError: if a layer has no rule, or an output differs from the original's.
-        InputShapeError: if the shape of the input is not known.
-        InvalidArgumentError: if `model` is no Keras model, or bounds or task do not fit it.
+    Raises UnsupportedLayerError if a layer has no rule, or an output differs from the original's;
+    InputShapeError if the shape of the input is not known; InvalidArgumentError if `model` is no
+    Keras model, or bounds or task do not fit it.
     """
 
     def __init__(
@@ -226,8 +225,7 @@ class InstrumentedModel(ShownAsTable):
         Args:
             output: Name of the output, or of its operation; by default the first output.
 
-        Raises:
-            InvalidArgumentError: if the model has no such output.
+        Raises InvalidArgumentError if the model has no such output.
         """
         if output is None:
             return self.graph.outputs[0]
@@ -323,8 +321,7 @@ class InstrumentedModel(ShownAsTable):
         Args:
             position: Index along the output's first axis, `(positions, classes)`, or from its end.
 
-        Raises:
-            InvalidArgumentError: if the output has no such position.
+        Raises InvalidArgumentError if the output has no such position.
         """
         shape = self[self.logit_operation].shape
         if len(self.outputs) > 1 or len(shape) != 2 or not -shape[0] <= position < shape[0]:
@@ -423,9 +420,8 @@ class InstrumentedModel(ShownAsTable):
         Returns:
             The samples, and classes int64 or numbers float64, `(samples, …)`, by output if `y` is.
 
-        Raises:
-            InvalidArgumentError: if labels are missing, or do not fit an output.
-            InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
+        Raises InvalidArgumentError if labels are missing, or do not fit an output; InputShapeError,
+        InputRangeError or NonFiniteActivationError as in `samples`.
         """
         if y is None:
             if isinstance(data, (str, os.PathLike)):
@@ -473,10 +469,9 @@ class InstrumentedModel(ShownAsTable):
             of: Names of operations; all by default.
             progress: Show a progress bar.
 
-        Raises:
-            InvalidArgumentError: if `data` is empty or an operation does not exist.
-            InputShapeError: if samples have another shape, or are not numeric.
-            NonFiniteActivationError: if data or activations are NaN or infinite.
+        Raises InvalidArgumentError if `data` is empty or an operation does not exist;
+        InputShapeError if samples have another shape, or are not numeric; NonFiniteActivationError
+        if data or activations are NaN or infinite.
         """
         names = self._names(of)
         check_count("batch_size", batch_size)
@@ -575,9 +570,8 @@ class InstrumentedModel(ShownAsTable):
         Returns:
             Operation name → gradients `(samples, *operation shape)` float32.
 
-        Raises:
-            InvalidArgumentError: for unknown operations, those of recurrent layers, or indices.
-            InputShapeError, NonFiniteActivationError: as in `capture_batches`.
+        Raises InvalidArgumentError for unknown operations, those of recurrent layers, or indices;
+        InputShapeError or NonFiniteActivationError as in `capture_batches`.
         """
         names = self._names(self.graph.inputs if wrt is None else wrt)
         for name in names:
@@ -675,8 +669,7 @@ def instrumented(model: ModelLike, data: Any = None) -> InstrumentedModel:
         model: The model.
         data: Samples or a profile, whose shape is used for axes whose size the model leaves open.
 
-    Raises:
-        InvalidArgumentError, InputShapeError, UnsupportedLayerError: as in `InstrumentedModel`.
+    Raises InvalidArgumentError, InputShapeError or UnsupportedLayerError as in `InstrumentedModel`.
     """
     if isinstance(model, InstrumentedModel):
         return model
