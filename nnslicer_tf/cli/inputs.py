@@ -40,8 +40,8 @@ _DATA = (
 
 def check_effects(options: dict[str, Any], helps: dict[str, str]) -> None:
     """Refuse options without effect, by their help: "With --criterion neuron: …", "Without …"."""
-    for name in GIVEN.get():
-        if found := _CONDITION.match(helps[name]):
+    for name, text in helps.items():  # in the order of `--help`
+        if name in GIVEN.get() and (found := _CONDITION.match(text)):
             word, other, values = found.groups()
             value = options[other.replace("-", "_")]
             is_there = value in values.split(" or ") if values else value not in (None, False, 0)
