@@ -1,22 +1,25 @@
 """LiteRT (TFLite) models: files, interpreters, and conversion of quantised integers."""
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from functools import cached_property
 from io import StringIO
+from keyword import iskeyword
 from typing import Any
 
 import numpy as np
 
 from nnslicer_tf import errors
 from nnslicer_tf._checks import shape_fits
-from nnslicer_tf._environment import hidden_stderr
+from nnslicer_tf._environment import hidden_stderr, keras
 from nnslicer_tf._files import as_path
 
 _UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 """Steps whose output has the values of their first input."""
+_ARGUMENT = re.compile(r"(?!self$)[A-Za-z0-9][A-Za-z0-9_.-]*")  # that the converter takes
 
 
 class LiteRTModel:
@@ -172,12 +175,10 @@ def to_litert(
 
     The converter's output and warnings are suppressed. Raises UnsupportedLayerError if it fails.
     """
-    from keras import backend
-
-    if backend.backend() != "tensorflow":
+    if keras.backend.backend() != "tensorflow":
         raise errors.UnsupportedLayerError(
             "LiteRT files are written by TensorFlow's converter. Set KERAS_BACKEND=tensorflow. "
-            f"Received: {backend.backend()}"
+            f"Received: {keras.backend.backend()}"
         )
     import tensorflow as tf
     from tensorflow.lite.python.convert_phase import ConverterError
@@ -185,7 +186,7 @@ def to_litert(
     with hidden_stderr(), redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return convert(tf.lite.TFLiteConverter.from_keras_model(model))
+            return convert(tf.lite.TFLiteConverter.from_keras_model(_plainly_named(model)))
         except errors.NNSlicerError:
             raise
         except (ConverterError, RuntimeError, TypeError, ValueError) as error:
@@ -194,3 +195,20 @@ def to_litert(
                 "it has recurrent layers. Convert it yourself and pass the file, or prune it "
                 f"instead. TensorFlow says: {str(error).strip()[-200:]}"
             ) from error
+
+
+def _plainly_named(model: Any) -> Any:
+    """Return a model, or a copy with other names of inputs, which become a function's arguments."""
+    from nnslicer_tf.instrument.copies import copy_model
+    from nnslicer_tf.instrument.functional import structure_of
+
+    names = [tensor.name for tensor in getattr(model, "inputs", None) or ()]
+    if all(_ARGUMENT.fullmatch(name) and not iskeyword(name) for name in names):
+        return model
+    copy = copy_model(model)
+    tensors = [
+        keras.Input(batch_shape=x.shape, dtype=x.dtype, name=f"input_{i}")
+        for i, x in enumerate(copy.inputs)
+    ]
+    structure = keras.tree.pack_sequence_as(structure_of(copy, "input"), tensors)
+    return keras.Model(tensors, copy.call(structure), name=model.name)

@@ -3,6 +3,7 @@
 Values and labels are written by hand; nothing here reads a file but `load_data`.
 """
 
+import re
 import warnings
 
 import numpy as np
@@ -101,10 +102,23 @@ REFUSED = {
     "one name twice": ("a,a,label\n1,2,0\n", "two columns are called 'a'"),
     "two labels of one name": ("a,label,label\n1,2,0\n", "two columns are called 'label'"),
     "two names for labels": ("a,label,class\n1,2,0\n", "'label', 'class' could hold the labels"),
-    "no names": ("5.1,3.5,setosa\n4.9,3,setosa\n", "begins with numbers"),
-    "no names, other digits": ("٣,٥,٩\n٤,٦,٧\n", "begins with numbers"),
-    "no names, digits in groups": ("1_000,2_500,9_000\n1,2,0\n", "begins with numbers"),
-    "a comment for names": ("# a,b,label\n1,2,0\n3,4,1\n", "begins with numbers"),
+    "no names": ("5.1,3.5,setosa\n4.9,3,setosa\n", "begins with values"),
+    "no names, other digits": ("٣,٥,٩\n٤,٦,٧\n", "begins with values"),
+    "no names, digits in groups": ("1_000,2_500,9_000\n1,2,0\n", "begins with values"),
+    "no names, one missing": ("1.5,nan\n2.5,3.5\n", "begins with values, 1.5, nan"),
+    "no names, spelled as missing": ("NA,null,7\n2.5,3.5,1\n", "begins with values"),
+    "no names, infinite": ("-inf,2,Infinity\n1,2,3\n", "begins with values"),
+    "no names, of bool": ("True,2.5\nFalse,3.5\nTrue,1.5\n", "begins with values"),
+    "no names, of bool alone": ("TRUE;false\nFALSE;true\n", "begins with values"),
+    "no names, mostly of bool": ("True,False,True,2.5\nFalse,True,True,1\n", "begins with values"),
+    "no names, one value": ("nan\n2.5\n", "begins with values"),
+    "no names, missing and text": ("NA,NA,setosa\n2.5,3.5,setosa\n", "begins with values"),
+    "no names, rising and missing": ("1,2,3,4,5,6,7,nan\n1,2,3,4,5,6,7,8\n", "begins with values"),
+    "no names, 0 and missing": ("0,nan,1\n3,4,5\n", "begins with values"),
+    "no names, 25 digits": ("9" * 25 + ",7,3\n1,2,3\n", "begins with values"),
+    "no names, dates": ("2020-01-01,5,7\n2020-01-02,6,8\n", "begins with values"),
+    "no names, more dates": ("2020-01-01,10:30,7\n2020-01-02,10:40,8\n", "does not hold numbers"),
+    "a comment for names": ("# a,b,label\n1,2,0\n3,4,1\n", "begins with values"),
     "no rows": (A, "has no rows"),
     "comments alone": ("# nothing\n", "has no rows"),
     "nothing": ("", "has no rows"),
@@ -230,8 +244,14 @@ def test_a_first_line_that_could_be_a_sample_is_said(tmp_path):
     with pytest.warns(PlausibilityWarning, match=r"1.5, 2.5, 3.5, is taken for the columns' names"):
         found = datasets.load_data(path, labels=False)
     assert found.x.tolist() == [[3, 4, 2], [5, 6, 7]]
-    path.write_text("0,1,2\n3,4,2\n")  # pandas' own names
-    assert len(datasets.load_data(path, labels=False).x) == 1
+    for names in ("0,1,2", "NA,K,Mg", "true,a,b", "inf,low,high"):  # pandas' own, and few words
+        path.write_text(f"{names}\n3,4,2\n")
+        assert len(datasets.load_data(path, labels=False).x) == 1
+    for half in ("1.5,?", "y,1.5", "True,no", "-,nan"):
+        path.write_text(f"{half}\n3,4\n5,6\n")
+        said = re.escape(f"the first line, {half.replace(',', ', ')}, is taken for")
+        with pytest.warns(PlausibilityWarning, match=said):
+            datasets.load_data(path, labels=False)
 
 
 @pytest.mark.parametrize("true, false", [("true", "false"), ("TRUE", "FALSE"), ("True", "False")])

@@ -195,8 +195,7 @@ def contributions_against(
         columns: Names of a table's columns.
         groups: Columns that are one feature, by its name; by default `column_groups`.
 
-    Raises:
-        InvalidArgumentError: if there are groups but no table, or a column is unknown or in two.
+    Raises InvalidArgumentError if there are groups but no table, or a column is unknown or in two.
     """
     names = tuple(im.input_shapes)
     score = float(scores_of(im, flat(x), target)[0])

@@ -71,8 +71,7 @@ class DeepExplainer:
             An array; for several inputs, a list of these. With `ranked_outputs`, a pair: the last
             axis are the ranks, and the indices of their outputs follow, `(samples, ranks)`.
 
-        Raises:
-            InvalidArgumentError: if an argument is out of range, or values do not add up.
+        Raises InvalidArgumentError if an argument is out of range, or values do not add up.
         """
         x, shape = self.im.check(X), self.im[self._operation].shape
         check_name("output_rank_order", output_rank_order, _ORDERS)

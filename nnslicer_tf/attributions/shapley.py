@@ -43,8 +43,7 @@ def shapley_values(
         standard errors of their means over the rows that the drawing of orders causes,
         `(features,)`, 0 if all coalitions were run.
 
-    Raises:
-        UnsupportedLayerError: if there are more than 512 features.
+    Raises UnsupportedLayerError if there are more than 512 features.
     """
     one, background = flat(x)[0], flat(rows)
     features = np.arange(len(one)) if features is None else np.asarray(features)

@@ -33,17 +33,21 @@ _PANELS = {
 }
 
 
-def _without_overwriting(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that refuses to write over a file that it reads."""
+def _checked(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that refuses options without effect, and to write over what it reads."""
+    signature = inspect.signature(command)
     helps = {
         name: str(getattr(option, "help", ""))
-        for name, parameter in inspect.signature(command).parameters.items()
+        for name, parameter in signature.parameters.items()
         for option in getattr(parameter.annotation, "__metadata__", ())
     }
     written = {name for name, text in helps.items() if text.startswith(inputs.WRITTEN)}
 
     @wraps(command)
-    def run(**options: Any) -> None:
+    def run(context: typer.Context, **options: Any) -> None:
+        sources = {name: context.get_parameter_source(name) for name in options}
+        inputs.GIVEN.set(frozenset(n for n, s in sources.items() if s and s.name == "COMMANDLINE"))
+        inputs.check_effects(options, helps)
         given = {name: v for name, v in options.items() if isinstance(v, (str, Path))}
         files = {name: v for name, v in given.items() if os.path.isfile(v)}
         for output, name in product(written & {*files}, {*files} - written):
@@ -54,12 +58,16 @@ def _without_overwriting(command: Callable[..., None]) -> Callable[..., None]:
                 )
         command(**options)
 
+    # Typer passes its context, which knows what the command line sets, to such a parameter.
+    own = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [*signature.parameters.values(), own]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 
 for _panel, (_module, _names) in _PANELS.items():
     for _name in _names:
-        _command = _without_overwriting(getattr(_module, _name))
+        _command = _checked(getattr(_module, _name))
         app.command(_name.rstrip("_"), rich_help_panel=_panel)(_command)
 
 
@@ -80,6 +88,7 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _nnslicer(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -94,6 +103,8 @@ def _nnslicer(
     """Program analysis of neural networks: slices, and what can be done with them."""
     if task is not None:
         check_name("task", task, TASKS)
+        if context.invoked_subcommand in ("demo", "show", "suite", "warmup"):
+            raise inputs.no_effect("task", "a --model")
     inputs.TASK.set(task)
 
 

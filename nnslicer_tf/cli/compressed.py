@@ -135,6 +135,7 @@ def suite(
     result = dflare.DeviationSet.load(file)
     recorded = 255.0 if result.scale is None else result.scale
     are_images = result.images.dtype == "uint8"
+    _check_scale(scale, are_images)
     preprocess = _divided(recorded if scale is None else scale) if are_images else None
     print(f"Written to {dflare.export_suite(result, output, preprocess)}")
 
@@ -202,6 +203,7 @@ def _samples(
 
     samples = inputs.dataset(data, im, "none", labels="optional", classes=classes)
     x, y = np.asarray(samples.x), samples.y if np.size(samples.y) else None
+    _check_scale(scale, x.ndim == 4)
     if x.ndim != 4 or scale == 0:
         return x, y, None, samples.columns
     low, high = float(x.min()), float(x.max())
@@ -237,6 +239,11 @@ def _scale(im: "InstrumentedModel", scale: float | None) -> float:
     return scale
 
 
+def _check_scale(scale: float | None, are_images: bool) -> None:
+    if scale and not are_images:
+        raise inputs.no_effect("scale", "images as bytes")
+
+
 def _divided(scale: float | None) -> "_Preprocess | None":
     if not scale:
         return None
@@ -262,6 +269,7 @@ def _compare(
             raise InvalidArgumentError(f"'{deviations}' contains no deviations.")
         x = result.images
         are_images = x.dtype == np.uint8
+        _check_scale(scale, are_images)
         scale = _scale(im, result.scale if scale is None else scale) if are_images else None
     else:
         x, _, scale, _ = _samples(str(data), im, scale)

@@ -1,5 +1,6 @@
 """Inputs and outputs of the commands: models, data, lists of numbers, tables, common options."""
 
+import re
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -25,12 +26,38 @@ if TYPE_CHECKING:
 MAX_ROWS = 40  # Rows of a table that are printed
 TASK: ContextVar[str | None] = ContextVar("task", default=None)
 """What the outputs are: the option `--task` of the command that is running."""
+GIVEN: ContextVar[frozenset[str]] = ContextVar("given", default=frozenset())
+"""Names of the parameters that the command line sets, of the command that is running."""
 
 WRITTEN = "File for"  # begins the help of an option that names a file to write
+_CONDITION = re.compile(r"(With|Without) --([a-z-]+)(?: ([^:]+))?: ")
+_DATA_OPTIONS = ("data", "test", "train", "normal", "usual", "background", "reference")
 _DATA = (
     "A folder of images, or of one folder of images for each class; an .npz, .npy or .csv file; or "
     "a data set with a TFDS split, such as 'cifar10:test[:100]'."
 )
+
+
+def check_effects(options: dict[str, Any], helps: dict[str, str]) -> None:
+    """Refuse options without effect, by their help: "With --criterion neuron: …", "Without …"."""
+    for name, text in helps.items():  # in the order of `--help`
+        if name in GIVEN.get() and (found := _CONDITION.match(text)):
+            word, other, values = found.groups()
+            value = options[other.replace("-", "_")]
+            is_there = value in values.split(" or ") if values else value not in (None, False, 0)
+            if is_there != (word == "With"):
+                of = f"--{other} {values or ''}".strip()
+                raise no_effect(name, of, "with" if is_there else "without")
+    specs = [options[name] for name in _DATA_OPTIONS if isinstance(options.get(name), str)]
+    are_arrays = all(spec.endswith((".npz", ".npy", ".csv")) for spec in specs)
+    if "normalise" in GIVEN.get() and options["normalise"] != "none" and are_arrays:
+        raise no_effect("normalise", "images or a data set by name, as other data stay as they are")
+
+
+def no_effect(name: str, of: str, word: str = "without") -> InvalidArgumentError:
+    """Return the error of an option that has no effect without something, or "with" it."""
+    option = f"--{name.replace('_', '-')}"
+    return InvalidArgumentError(f"{option} has no effect {word} {of}. Omit {option}.")
 
 
 def file_option(what: str, *endings: str) -> Any:

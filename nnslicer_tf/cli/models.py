@@ -1,7 +1,7 @@
 """Commands for smaller models: prune, semantic."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -68,17 +68,8 @@ def prune(
         whole = inputs.with_probabilities(im)
         trial = dflare.compress(whole, quantise, train.x[:1])
         dflare.ModelPair(whole, trial, task=im.classes.task).ask(train.x[:1])
-    small = shrink(
-        im,
-        train,
-        classes=wanted,
-        ratio=ratio,
-        by=by,
-        other=other,
-        epochs=epochs,
-        test=tested,
-        rng=seed,
-    )
+    options: Any = {"ratio": ratio, "by": by, "other": other, "epochs": epochs, "rng": seed}
+    small = shrink(im, train, classes=wanted, test=tested, **options)
     small.save(written[0])
     frame = small.to_frame()
     if quantise is not None:

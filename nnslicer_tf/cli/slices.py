@@ -142,17 +142,11 @@ def explain(
         of_class = labelled.x[labelled.y == label] if isinstance(label, int) else labelled.x
         if not len(of_class):
             raise InvalidArgumentError(f"--usual: no sample of '{usual}' has the label {label}.")
-    result = slicer.explain(
-        sample,
-        chosen,
-        instead_of=other,
-        background=rows,
-        classes=class_names,
-        columns=samples.columns,
-        words=words.split() or next(iter(inputs.words(data, sample[None])), ()),
-        usual=of_class,
-        compare=compare or ("integrated gradients, 50 samples",),
-    )
+    named: Any = {"classes": class_names, "columns": samples.columns}
+    named["words"] = words.split() or next(iter(inputs.words(data, sample[None])), [])
+    judged: Any = compare or ("integrated gradients, 50 samples",)
+    wishes: Any = {"instead_of": other, "background": rows, "usual": of_class, "compare": judged}
+    result = slicer.explain(sample, chosen, **wishes, **named)
     result.save(output)
     print(f"{result.summary()}\nWritten to {output}")
 
@@ -165,21 +159,22 @@ def slice_(
     outputs: Annotated[
         str,
         Option(
-            help="Outputs of interest: 'predicted' (each sample's own class) or indices, "
-            "such as '3' or '0,4'."
+            help="Without --decisive: outputs of interest, 'predicted' (each sample's own class) "
+            "or indices, such as '3' or '0,4'."
         ),
     ] = "predicted",
-    theta: inputs.ThetaOption = 0.3,
+    theta: Annotated[float, Option(help="Without --decisive: threshold θ ≥ 0.")] = 0.3,
     granularity: Annotated[
-        str, Option(help="'activation' (exact) or 'channel' (coarse, much faster).")
+        str, Option(help="Without --decisive: 'activation' (exact) or 'channel' (much faster).")
     ] = "activation",
     relative_to: Annotated[
-        str, Option(help="Exclusion relative to a neuron's 'output', or to the 'sum' of changes.")
+        str,
+        Option(help="Without --decisive: exclusion by a neuron's 'output', or 'sum' of changes."),
     ] = "output",
     rectify: Annotated[
-        str, Option(help="Contributions at ReLUs and similar: by 'sign', or 'pass' unchanged.")
+        str, Option(help="Without --decisive: contributions at ReLUs by 'sign', or 'pass' them.")
     ] = "sign",
-    each: Annotated[bool, Option("--each", help="Keep a separate slice per sample.")] = False,
+    each: Annotated[bool, Option("--each", help="Without --decisive: a slice per sample.")] = False,
     decisive: Annotated[
         bool,
         Option(
@@ -228,37 +223,19 @@ def slice_(
 ) -> None:
     """Slice samples: find the neurons and synapses that decide the outputs of interest."""
     chosen = outputs if outputs == "predicted" else inputs.numbers(outputs, "--outputs")
-    slicer = inputs.slicer(
-        model,
-        profile,
-        theta,
-        granularity=granularity,
-        workers=workers,
-        relative_to=relative_to,
-        rectify=rectify,
-    )
+    options: Any = {"granularity": granularity, "relative_to": relative_to, "rectify": rectify}
+    slicer = inputs.slicer(model, profile, theta, workers=workers, **options)
     x = inputs.dataset(data, slicer.im, normalise).x
-    result: Any
     if decisive:
-        if outputs != "predicted":
-            raise InvalidArgumentError("--decisive keeps the predicted class. Omit --outputs.")
         source: Any = reference or ("mean" if at_least is None else "samples")
         if source not in ("mean", "zero", "samples"):
             from nnslicer_tf.instrument import Samples
 
             source = Samples(inputs.dataset(source, slicer.im, normalise, split="train").x)
-        result = slicer.decisive(
-            x,
-            level=level,
-            reference=source,
-            at_least=at_least,
-            min_probability=min_probability,
-            max_divergence=max_divergence,
-            max_share=max_share,
-            minimal=minimal,
-            needed=needed,
-            folder=checkpoint,
-        )
+        limits: Any = {"min_probability": min_probability, "max_divergence": max_divergence}
+        limits |= {"at_least": at_least, "max_share": max_share}
+        wishes: Any = {"level": level, "reference": source, "minimal": minimal, "needed": needed}
+        result: Any = slicer.decisive(x, **wishes, **limits, folder=checkpoint)
     elif each:
         result = slicer.slice_each(x, chosen, folder=checkpoint)
     else:
@@ -276,7 +253,7 @@ def slice_(
 def show(
     file: Annotated[Path, Argument(help="A profile, slice, set of slices or decisive slices.")],
     plot: Annotated[Path | None, inputs.file_option("a picture of a slice", *_PICTURES)] = None,
-    sample: Annotated[int | None, Option(help="Which slice of a set to show, from 0.")] = None,
+    sample: Annotated[int | None, Option(help="Which slice of several to show, from 0.")] = None,
 ) -> None:
     """Print a table of a profile, a slice or every sample of a set; draw a slice."""
     result = _load_result(file, "drawn" if plot else "")
@@ -284,15 +261,18 @@ def show(
     from nnslicer_tf.report import plot_slices
     from nnslicer_tf.slicing import DecisiveSlices
 
+    if sample is not None:
+        if not isinstance(result, (SliceSet, DecisiveSlices)):
+            raise inputs.no_effect("sample", "a set of slices")
+        inputs.in_range(sample, len(result), "--sample")
     if isinstance(result, SliceSet):
         print(repr(result))
         if sample is None:
             print(result.to_frame().to_string(index=False, float_format="{:.3f}".format))
-            result = result.sum()
-        else:
-            result = result[inputs.in_range(sample, len(result), "--sample")]
-    if isinstance(result, DecisiveSlices):
-        print(result.to_frame().to_string(index=False))
+        result = result.sum() if sample is None else result[sample]
+    elif isinstance(result, DecisiveSlices):
+        table = result.to_frame().to_string(index=False)
+        print(table if sample is None else f"Sample {sample}: {result.summary(sample)}")
     print(result.summary() if isinstance(result, Slice) else repr(result))
     if plot is not None and isinstance(result, Slice):
         reached = [name for name, values in result.neurons.items() if (values != 0).any()]
@@ -316,6 +296,8 @@ def explore(
     """Write an interactive view of slices as one HTML file, which needs no server."""
     if len(set(files)) < len(files):
         raise InvalidArgumentError("A file is named twice: name each result once.")
+    if max(len(model), len(profile or ())) > len(files):
+        raise InvalidArgumentError("Pass one --model and --profile for all files, or for each.")
     stems = [path.stem for path in files]
     slices = {
         path.stem if stems.count(path.stem) == 1 else str(path): _load_result(path, "explored")

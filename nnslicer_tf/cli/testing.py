@@ -72,9 +72,11 @@ def cover(
         str, Option(help=f"One of {', '.join(CRITERIA)}; the last two need --train.")
     ] = "neuron",
     threshold: Annotated[
-        float, Option(help="For 'neuron': those above it, in their layer's scaled values, count.")
+        float, Option(help="With --criterion neuron: those with a scaled value above it count.")
     ] = 0.25,
-    train: Annotated[str | None, Option(help="Training data, for the neurons' ranges.")] = None,
+    train: Annotated[
+        str | None, Option(help=f"With --criterion {' or '.join(_OF_RANGES)}: training data.")
+    ] = None,
     output: inputs.TableOption = None,
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
@@ -237,4 +239,6 @@ def _points(
                 "To use the index of a sample, pass --data."
             )
         points.append(np.reshape(values, im.input_shape))
+    if data is not None and all("," in text for several in texts.values() for text in several):
+        raise inputs.no_effect("data", f"the index of a sample in {' or '.join(texts)}")
     return points

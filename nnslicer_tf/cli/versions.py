@@ -25,7 +25,7 @@ def diff(
         Option(help="Exit with 1 if more answers may have become worse: '1%' or '0.01'."),
     ] = None,
     flips: Annotated[int, Option(help="Flipped samples whose causes are searched.", min=0)] = 3,
-    level: Annotated[str, Option(help="Causes: 'weight', 'channel' or 'layer'.")] = "weight",
+    level: Annotated[str, Option(help="With --flips: 'weight', 'channel' or 'layer'.")] = "weight",
     page: Annotated[Path | None, inputs.file_option("a page", ".html")] = None,
     junit: Annotated[Path | None, inputs.file_option("a test report (JUnit)", ".xml")] = None,
     output: inputs.TableOption = None,
@@ -33,7 +33,7 @@ def diff(
     of_output: Annotated[str | None, Option(help="Name of one of several outputs.")] = None,
     normalise: inputs.NormaliseOption = "unit",
     classes: inputs.ClassesOption = "",
-    seed: inputs.SeedOption = 0,
+    seed: Annotated[int, Option(help="With --flips: seed of everything random.")] = 0,
 ) -> None:
     """Show which answers changed between two versions, and by which weights; the data need labels.
 
@@ -50,6 +50,9 @@ def diff(
     kind = before.classes_of(of_output)
     names_in_order("--classes", inputs.names(classes), kind.count)
     labels = True if kind.has_one_class else "any"
+    of_causes = inputs.GIVEN.get() & {"flips", "level", "seed"}
+    if flips and of_causes and labels is not True:
+        raise inputs.no_effect(min(of_causes), "one class for each sample: others have no causes")
     samples = inputs.dataset(data, before, normalise, labels=labels, classes=classes)
     result = versions.compare(
         before, after, samples.x, samples.y, tolerance=tolerance, output=of_output

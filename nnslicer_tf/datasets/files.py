@@ -58,11 +58,10 @@ def load_data(
         classes: Names of the model's classes, in its order. Without them, names in a file or of
             folders are numbered alphabetically; for files a warning says so.
 
-    Raises:
-        InvalidArgumentError: if there is no such data, a class without images, or an unknown label.
-        CorruptFileError: if a file cannot be read, or its contents are inconsistent.
-        InputShapeError: if images differ in size and `shape` is None, or rows do not fit the shape.
-        DatasetUnavailableError: as in `load`.
+    Raises InvalidArgumentError if there is no such data, a class without images, or an unknown
+    label; CorruptFileError if a file cannot be read, or its contents are inconsistent;
+    InputShapeError if images differ in size and `shape` is None, or rows do not fit the shape;
+    DatasetUnavailableError as in `load`.
     """
     check_name("normalisation", normalise, NORMALISATIONS)
     path = as_path(spec)

@@ -112,9 +112,8 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
         A `Dataset` with x `(N, height, width, channels)` float32, or `(N, words)` int32 for
         sentences, and y `(N,)` int64.
 
-    Raises:
-        InvalidArgumentError: for an unknown name, split or normalisation.
-        DatasetUnavailableError: if the set is neither prepared nor downloadable.
+    Raises InvalidArgumentError for an unknown name, split or normalisation; DatasetUnavailableError
+    if the set is neither prepared nor downloadable.
     """
     if name in texts.NAMES:
         check_name("normalisation", normalise, NORMALISATIONS)
@@ -134,9 +133,8 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
 def normalisation(name: str, kind: str) -> Normalisation:
     """Return the map from a data set's raw values to model input.
 
-    Raises:
-        InvalidArgumentError: for an unknown name or kind.
-        DatasetUnavailableError: if `"standard"` needs images that are not available.
+    Raises InvalidArgumentError for an unknown name or kind; DatasetUnavailableError if `"standard"`
+    needs images that are not available.
     """
     if name not in CLASSES:
         raise InvalidArgumentError(

@@ -181,27 +181,40 @@ def _check_names(names: list[str], rows: list[list[str]], what: str) -> None:
     numbers = np.array([float(name) for name in names if _is_number(name)])
     steps, problem = np.diff(numbers), ""
     is_even = len(steps) > 1 and np.allclose(steps, steps[0])
-    is_scale = (steps > 0).all() and (is_even or len(steps) > 5)
-    is_places = np.array_equal(numbers, np.arange(len(numbers)))
+    are_all = (values := _count_values(names)) == len(numbers)
+    is_scale = are_all and (steps > 0).all() and (is_even or len(steps) > 5)
+    is_places = are_all and np.array_equal(numbers, np.arange(len(numbers)))
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if names and not names[0]:
         problem = (
             ": its first column has no name. If it is the index of a DataFrame, write the file "
             "with to_csv(path, index=False); else name the column."
         )
-    elif 2 * len(numbers) > len(names) and not (is_scale or is_places):
-        problem = f" begins with numbers, {', '.join(names)[:80]}. Add a line of columns' names."
+    elif 2 * values > len(names) and not (is_scale or is_places):
+        problem = f" begins with values, {', '.join(names)[:80]}. Add a line of columns' names."
     elif "" in names:
         problem = f": column {names.index('') + 1} has no name. Name it, or leave it out."
     elif twice:
         problem = f": two columns are called {twice[0]!r}. Give each its own name."
     elif not rows:
         problem = " has no rows."
-    elif is_scale and not is_places and 2 * len(numbers) > len(names):
+    elif 2 * values >= len(names) and not is_places:
         said = f"{what}: the first line, {', '.join(names)[:60]}, is taken for the columns' names."
         warnings.warn(said, PlausibilityWarning, stacklevel=2)
     if problem:
         raise CorruptFileError(f"{what}{problem}")
+
+
+def _count_values(cells: list[str]) -> int:
+    """Return how many cells, but for empty ones, pandas or Python reads as values, not as text."""
+    import pandas as pd
+
+    cells = [cell for cell in cells if cell]
+    line = io.StringIO()
+    csv.writer(line, quoting=csv.QUOTE_ALL).writerow(cells)
+    line.seek(0)
+    kinds = [dtype.kind for dtype in pd.read_csv(line, header=None).dtypes] if cells else []
+    return sum(k in "biuf" or _is_number(c) for k, c in zip(kinds, cells, strict=True))
 
 
 def _is_number(text: str) -> bool:

@@ -92,9 +92,8 @@ def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndar
         compressed: A Keras model with the original's layers, or a LiteRT file's path or content.
         x: Samples to recognise values by; only the first ones are used.
 
-    Raises:
-        InvalidArgumentError: if a layer, named in the message, has no counterpart.
-        CorruptFileError: if a file is damaged.
+    Raises InvalidArgumentError if a layer, named in the message, has no counterpart;
+    CorruptFileError if a file is damaged.
     """
     if isinstance(compressed, (str, os.PathLike, bytes)):
         from nnslicer_tf.debugging.litert import LiteRTCounterpart

@@ -140,9 +140,8 @@ def mend(
         learning_rate: For "train".
         rng: For "train": draws the order of the samples, and dropout.
 
-    Raises:
-        InvalidArgumentError: for an unknown `how`, or samples without labels.
-        InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
+    Raises InvalidArgumentError for an unknown `how`, or samples without labels; InputShapeError,
+    InputRangeError or NonFiniteActivationError for bad data.
     """
     check_name("way of mending", how, ("mask", "scale", "train"))
     check_count("epochs", epochs)

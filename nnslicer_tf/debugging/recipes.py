@@ -54,8 +54,7 @@ class Recipe(ShownAsTable):
             file: A file made from the original by the converter to be configured, such as the
                 floating-point one; by default the compared file.
 
-        Raises:
-            InvalidArgumentError: if the file does not correspond to the original.
+        Raises InvalidArgumentError if the file does not correspond to the original.
         """
         counterpart = self.comparison.counterpart
         if file is not None:
@@ -76,9 +75,8 @@ class Recipe(ShownAsTable):
                 `static_wi8_ai16`), in recipes with integer activations such as `static_wi8_ai8`;
                 this removes most of the loss from rounding activations, but none from weights.
 
-        Raises:
-            InvalidArgumentError: if layers cannot be kept that way.
-            MissingPackageError: if "int16" needs the quantizer, which is not installed.
+        Raises InvalidArgumentError if layers cannot be kept that way; MissingPackageError if
+        "int16" needs the quantizer, which is not installed.
         """
         check_name("kept", kept, ("float", "int16"))
         settings: dict[str, Any] = {"algorithm_key": "no_quantize"}
@@ -125,8 +123,7 @@ def recipe(
         places: The layers' places by priority; by default those that cause at least 1 % of the
             deviation, in order of their share.
 
-    Raises:
-        InvalidArgumentError: if the budget is out of range.
+    Raises InvalidArgumentError if the budget is out of range.
     """
     check_number("budget", budget, "(0, 1]")
     if places is None:

@@ -57,9 +57,8 @@ class Runs:
         Wrong classes fail. Maps and numbers may be divided in any way, such as by IoU, by which the
         failing answers are farther from the right ones on average.
 
-        Raises:
-            InvalidArgumentError: if a part is empty, or has a sample of the other.
-            InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
+        Raises InvalidArgumentError if a part is empty, or has a sample of the other;
+        InputShapeError, InputRangeError or NonFiniteActivationError for bad data.
         """
         im = im.of_output(output).named_by(failing, passing)
         parts = {n: _classified(im, d, n) for n, d in (("failing", failing), ("passing", passing))}
@@ -95,9 +94,8 @@ class Runs:
         Answers fail whose distance is above the tolerance: by default 0 for classes, and the median
         of the distances for maps and numbers.
 
-        Raises:
-            InvalidArgumentError: if all samples pass, or all fail.
-            InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
+        Raises InvalidArgumentError if all samples pass, or all fail; InputShapeError,
+        InputRangeError or NonFiniteActivationError for bad data.
         """
         im = im.of_output(output)
         whole = _classified(im, im.labelled(x, y), "given")

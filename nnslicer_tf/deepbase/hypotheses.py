@@ -54,8 +54,7 @@ def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
 
     `y` are labels `(records,)`, integers from 0, or one-hot rows.
 
-    Raises:
-        InvalidArgumentError: if a record has no label, or a label no name of its own.
+    Raises InvalidArgumentError if a record has no label, or a label no name of its own.
     """
     y = as_array(y)
     y = check_labels(y, len(y))

@@ -75,12 +75,10 @@ def inspect(
         weights of a probe have separate rows, with `.weight` appended to the measure. `attrs` has
         the number of `records` read and of each model's forward `passes`.
 
-    Raises:
-        InvalidArgumentError: for arguments out of range or unknown, and hypotheses of wrong length,
-            constant, or unsuitable for a measure.
-        InputShapeError: if models take inputs of different shapes, or records have another.
-        NonFiniteActivationError: if records or behaviours are NaN or infinite.
-        WorkerError: if a worker fails repeatedly.
+    Raises InvalidArgumentError for arguments out of range or unknown, and hypotheses of wrong
+    length, constant, or unsuitable for a measure; InputShapeError if models take inputs of
+    different shapes, or records have another; NonFiniteActivationError if records or behaviours are
+    NaN or infinite; WorkerError if a worker fails repeatedly.
     """
     if error is not None:
         check_number("error", error, "(0, inf)")
@@ -224,8 +222,7 @@ def best_units(frame: pd.DataFrame, count: int = 3, measure: str = "correlation"
 
     `frame` is the result of `inspect`; `measure` must have a score for every unit.
 
-    Raises:
-        InvalidArgumentError: if the frame has no such scores, or the count is not 1 or more.
+    Raises InvalidArgumentError if the frame has no such scores, or the count is not 1 or more.
     """
     check_count("count", count)
     scores = unit_scores(frame, measure)

@@ -31,7 +31,8 @@ class Units:
     """Some channels of the operations whose names match a pattern.
 
     Attributes:
-        pattern: An operation's name, with `*` and `?` as in file names.
+        pattern: An operation's name, with `*` and `?` as in file names, which match neither inputs
+            and their preprocessing nor masks and what only moves values.
         indices: Channels (units of a dense layer); all by default.
         name: The group's name, by default the operation's; for a pattern of one operation.
     """
@@ -60,7 +61,8 @@ def find_groups(
         chosen = Units(choice) if isinstance(choice, str) else choice
         operations = [o for o in im.operations if fnmatchcase(o.name, chosen.pattern)]
         if "*" in chosen.pattern or "?" in chosen.pattern:
-            operations = [o for o in operations if o.kind not in ("input", "routing", "mask")]
+            operations = [o for o in operations if o.kind not in ("routing", "mask")]
+            operations = [o for o in operations if o.name not in im.preprocessing]
         if not operations:
             known = (operation.name for operation in im.operations)
             hint = did_you_mean(chosen.pattern.replace("*", ""), known)

@@ -35,8 +35,8 @@ class CountedNeurons:
 
     A unit of a dense layer is a neuron; a filter is one, by its mean over positions; a unit of a
     recurrent layer is one, by the mean of its state over steps. Padding is ignored. All layers
-    count except the input, masks and those that only move values, at each of their calls: LeNet-1,
-    LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons.
+    count except the input, its preprocessing, masks and those that only move values, at each of
+    their calls: LeNet-1, LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons.
 
     With the granularity `"activation"` every element of an output is a neuron. `of` names
     operations; by default every layer's output (after a fused activation), and recurrent states.
@@ -47,7 +47,8 @@ class CountedNeurons:
         def counts(operation: Operation) -> bool:
             if operation.kind == RECURRENCE:
                 return operation.name.endswith(":h")
-            return operation.ends and operation.kind not in ("input", "mask", "routing")
+            is_layer = operation.ends and operation.kind not in ("mask", "routing")
+            return is_layer and operation.name not in im.preprocessing
 
         check_name("granularity", granularity, GRANULARITIES)
         im = instrumented(im)
@@ -173,9 +174,8 @@ class Coverage(ShownAsTable, ABC):
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
 
-        Raises:
-            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
-            ProfileMismatchError: if the weights have changed since the first update.
+        Raises InvalidArgumentError, InputShapeError or NonFiniteActivationError for bad data;
+        ProfileMismatchError if the weights have changed since the first update.
         """
         before = self._count()
         for batch in self.neurons.batches(x, batch_size, progress):
@@ -200,11 +200,9 @@ class Coverage(ShownAsTable, ABC):
     def restore(self, path: str | os.PathLike) -> Self:
         """Add the coverage in a file, of the same criterion on the same model; return self.
 
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if it is damaged or of another kind.
-            ProfileMismatchError: if it is for another model, criterion or settings.
-            InvalidArgumentError: if it is for a table with other columns, or in another order.
+        Raises MissingFileError if there is no such file; CorruptFileError if it is damaged or of
+        another kind; ProfileMismatchError if it is for another model, criterion or settings;
+        InvalidArgumentError if it is for a table with other columns, or in another order.
         """
         with read_archive(path, _FORMAT, "coverage") as file:
             header, now = file.header, self.im.identity  # older: no "items", "model", "columns"
@@ -268,8 +266,7 @@ class NeuronCoverage(Coverage):
     Args:
         threshold: A neuron is covered when its scaled output is above it, 0 … 1.
 
-    Raises:
-        InvalidArgumentError: for a threshold outside [0, 1), or an unknown name.
+    Raises InvalidArgumentError for a threshold outside [0, 1), or an unknown name.
     """
 
     def __init__(
@@ -303,8 +300,7 @@ class TopKCoverage(Coverage):
     Args:
         k: How many neurons of a layer count for each input.
 
-    Raises:
-        InvalidArgumentError: if k is below one; for an unknown granularity or operation.
+    Raises InvalidArgumentError if k is below one; for an unknown granularity or operation.
     """
 
     def __init__(

@@ -171,11 +171,9 @@ def generate(
     Returns:
         The inputs found, including seeds on which the models already disagree.
 
-    Raises:
-        InvalidArgumentError: for one model, other classes or columns, tokens, or bad arguments.
-        InputShapeError: if models or seeds differ in shape.
-        InputRangeError: if seeds lie outside the bounds.
-        NonFiniteActivationError: if seeds or outputs are NaN or infinite.
+    Raises InvalidArgumentError for one model, other classes or columns, tokens, or bad arguments;
+    InputShapeError if models or seeds differ in shape; InputRangeError if seeds lie outside the
+    bounds; NonFiniteActivationError if seeds or outputs are NaN or infinite.
     """
     constraint, rng = find_constraint(constraint), _checks.as_generator(rng)
     ims = [m if isinstance(m, InstrumentedModel) else InstrumentedModel(m) for m in models]

@@ -1,10 +1,28 @@
 """Turn normal inputs' anomaly scores into thresholds and p-values, assuming no distribution."""
 
+from typing import Any
+
 import numpy as np
 from scipy.stats import beta
 
-from nnslicer_tf._checks import check_number
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf._checks import as_array, check_number, counted
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+
+
+def as_scores(scores: Any, samples: int, source: str) -> np.ndarray:
+    """Return the anomaly scores that a method, `source`, computed, `(samples,)` finite float64."""
+    expected = f"{source} must return one finite number for each of {counted(samples, 'input')}"
+    try:
+        array = as_array(scores)
+    except InputShapeError as error:
+        raise InvalidArgumentError(f"{expected}. Received: lists of several lengths") from error
+    if array.shape != (samples,) or array.dtype.kind not in "biuf":
+        raise InvalidArgumentError(f"{expected}. Received: {array.dtype} of shape {array.shape}")
+    values = array.astype(np.float64)
+    if (bad := ~np.isfinite(values)).any():
+        index = int(bad.argmax())
+        raise InvalidArgumentError(f"{expected}. Received: {values[index]} for input {index}")
+    return values
 
 
 def threshold_at(normal_scores: np.ndarray, rate: float) -> float:

@@ -15,7 +15,7 @@ from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 
 from nnslicer_tf._checks import ArrayLike, as_generator, check_labels, check_number
 from nnslicer_tf._files import digest, read_archive, write_archive
-from nnslicer_tf.detection.calibration import false_alarms, threshold_at
+from nnslicer_tf.detection.calibration import as_scores, false_alarms, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
@@ -88,7 +88,11 @@ class Detector(BaseEstimator):
 
     @abstractmethod
     def anomaly_scores(self, evidence: Evidence) -> Any:
-        """Return the anomaly scores, (N,) float64; higher is more anomalous."""
+        """Return a finite number for each input, (N,); higher is more anomalous."""
+
+    def _scores(self, evidence: Evidence) -> np.ndarray:
+        source = f"{type(self).__name__}.anomaly_scores"
+        return as_scores(self.anomaly_scores(evidence), len(evidence), source)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return what `learn` learned, as arrays by name."""
@@ -119,10 +123,9 @@ class Detector(BaseEstimator):
             X: (N, *input_shape) inputs as the model takes them.
             y: (N,) labels, for scikit-learn's parameter searches; inputs with label 1 are ignored.
 
-        Raises:
-            InvalidArgumentError: if a parameter is out of range, there are too few normal inputs
-                (of a class), or the model's outputs are probabilities.
-            InputShapeError, NonFiniteActivationError: for bad data.
+        Raises InvalidArgumentError if a parameter is out of range, there are too few normal inputs
+        (of a class), the model's outputs are probabilities, or a score is not finite;
+        InputShapeError or NonFiniteActivationError for bad data.
         """
         self.check_parameters()
         rate, share = self._rates()
@@ -150,7 +153,7 @@ class Detector(BaseEstimator):
                 )
         self.__dict__.pop("threshold_", None)  # a failed refit leaves no half detector
         self.learn(evidence.rows(learned), rng)
-        self.normal_scores_ = np.sort(self.anomaly_scores(evidence.rows(held)))
+        self.normal_scores_ = np.sort(self._scores(evidence.rows(held)))
         self.threshold_ = threshold_at(self.normal_scores_, rate) if fixed is None else fixed
         self._weights = weights_checksum(self.im.model)
         self._range = float(x.min()), float(x.max())
@@ -174,7 +177,7 @@ class Detector(BaseEstimator):
         x = self._checked_x(X)
         if self.source == "im" and self._range and len(x):  # a slicer compares with its profile
             warn_of_range(x, None, self._range, None, known="detector")
-        return self.anomaly_scores(self.evidence(x))
+        return self._scores(self.evidence(x))
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
         """Return score minus threshold, (N,) float64; inputs above 0 are flagged."""
@@ -214,11 +217,9 @@ class Detector(BaseEstimator):
 
         If the slicer's θ differs from the file's, the detector uses a copy with the file's θ.
 
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if the file is damaged, or does not hold a detector.
-            InvalidArgumentError: if it holds a detector of another class.
-            ProfileMismatchError: if the model, the profile or the slicer's options differ.
+        Raises MissingFileError if there is no such file; CorruptFileError if the file is damaged,
+        or does not hold a detector; InvalidArgumentError if it holds a detector of another class;
+        ProfileMismatchError if the model, the profile or the slicer's options differ.
         """
         with read_archive(path, _FORMAT, "detector") as file:
             name, parameters = file.value("class", str), file.value("parameters", dict)

@@ -128,8 +128,7 @@ class Evidence:
                 outputs of its layer, which does not depend on the prediction.
             view: A kind of view: the mean of the local slices over the inputs' views.
 
-        Raises:
-            InvalidArgumentError: if there is no slicer.
+        Raises InvalidArgumentError if there is no slicer.
         """
         if view is not None:
             slices = [one.slices(kernels, columns, local=True) for one in self.views(view)]

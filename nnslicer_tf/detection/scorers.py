@@ -39,7 +39,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def score(self, vectors: Any, predicted: Any) -> Any:
-        """Return anomaly scores (N,) float64, higher is more anomalous."""
+        """Return a finite number for each input, (N,); higher is more anomalous."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays by name."""

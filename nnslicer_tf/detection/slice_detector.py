@@ -123,8 +123,7 @@ class SliceDetector(VotingDetector):
                 channels of the second and third convolution are for the class. "spectrum",
                 "residuals": how unusual the image's frequencies and noise are for it.
 
-        Raises:
-            InvalidArgumentError: for an unknown kind.
+        Raises InvalidArgumentError for an unknown kind.
         """
         check_name("evidence", kind, EVIDENCE)
         return EVIDENCE[kind](self)

@@ -9,9 +9,10 @@ import numpy as np
 
 from nnslicer_tf._checks import check_number
 from nnslicer_tf._environment import track, waiting
-from nnslicer_tf.detection.calibration import surprise
+from nnslicer_tf.detection.calibration import as_scores, surprise
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence
+from nnslicer_tf.detection.images import array_module
 from nnslicer_tf.detection.scorers import Identity, Scorer
 
 _REFERENCE = 0.25  # share of the training inputs that is reserved as reference of the p-values
@@ -63,8 +64,12 @@ class Vote:
             self.scorer.fit(self.features(evidence), evidence.predicted, evidence.logits.shape[1])
 
     def score(self, evidence: Evidence) -> Any:
-        """Return the anomaly scores, (N,) float64."""
-        return self.scorer.score(self.features(evidence), evidence.predicted)
+        """Return the anomaly scores, (N,) float64; of tensors, which attacks use, as they are."""
+        scores = self.scorer.score(self.features(evidence), evidence.predicted)
+        if array_module(evidence.x) is not np:
+            return scores
+        source = f"Vote {self.name!r}: {type(self.scorer).__name__}.score"
+        return as_scores(scores, len(evidence.x), source)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the drawn columns and the scorer's state, as arrays by name."""

@@ -204,9 +204,7 @@ def as_classifier(model: ModelLike, batch_size: int = 32) -> Classifier:
             model, an object with `predict`, or a function `(batch, ...) -> (batch, classes)`.
         batch_size: The fixed batch size for a Keras model.
 
-    Raises:
-        InvalidArgumentError: if `model` is none of these.
-        CorruptFileError: if a file is damaged.
+    Raises InvalidArgumentError if `model` is none of these; CorruptFileError if a file is damaged.
     """
     if isinstance(model, Classifier):
         return model

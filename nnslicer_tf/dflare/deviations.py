@@ -194,8 +194,7 @@ class DeviationSet(ShownAsTable):
         Args:
             most: Number of deviations to draw; those with the smallest L∞ first.
 
-        Raises:
-            InvalidArgumentError: if none was found, or the seeds are unknown or sentences.
+        Raises InvalidArgumentError if none was found, or the seeds are unknown or sentences.
         """
         if self.seeds is None or not self.found.any():
             raise InvalidArgumentError(

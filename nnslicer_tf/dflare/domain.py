@@ -90,8 +90,7 @@ class Domain(ABC):
     Args:
         operators: The pool, with distinct names.
 
-    Raises:
-        InvalidArgumentError: if the pool is empty or two operators have the same name.
+    Raises InvalidArgumentError if the pool is empty or two operators have the same name.
     """
 
     def __init__(self, operators: Sequence[MutationOperator]) -> None:
@@ -246,9 +245,8 @@ def check_outputs(
         whose: The argument that the model was passed as, for the message.
         tolerance: That of `ModelPair`, which numbers need.
 
-    Raises:
-        InvalidArgumentError: if they are no probabilities, or numbers have no tolerance.
-        NonFiniteActivationError: if they are NaN or infinite.
+    Raises InvalidArgumentError if they are no probabilities, or numbers have no tolerance;
+    NonFiniteActivationError if they are NaN or infinite.
     """
     flat = outputs.reshape(len(outputs), -1)
     if not np.isfinite(flat).all():

@@ -83,12 +83,10 @@ def find_deviations(
     Returns:
         One outcome per seed; those on which the models disagree already have `already_deviates`.
 
-    Raises:
-        InputShapeError: if the seeds are not valid inputs of the domain.
-        InvalidArgumentError: if the outputs differ in size, are neither probabilities nor numbers
-            with a tolerance (see `ModelPair`), or an argument is out of range.
-        CorruptFileError: if the checkpoint is damaged.
-        ProfileMismatchError: if the checkpoint belongs to other seeds, models or options.
+    Raises InputShapeError if the seeds are not valid inputs of the domain; InvalidArgumentError if
+    the outputs differ in size, are neither probabilities nor numbers with a tolerance (see
+    `ModelPair`), or an argument is out of range; CorruptFileError if the checkpoint is damaged;
+    ProfileMismatchError if the checkpoint belongs to other seeds, models or options.
     """
     search = DFlare() if search is None else search
     generator = as_generator(rng)

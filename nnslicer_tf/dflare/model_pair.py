@@ -51,9 +51,8 @@ class ModelPair:
             share of positions that may differ; None: no position.
         output: Name of the output that is compared, of Keras models with several.
 
-    Raises:
-        InvalidArgumentError, CorruptFileError: as `as_classifier`.
-        SeveralInputsError: if a model has several inputs.
+    Raises InvalidArgumentError or CorruptFileError as `as_classifier`; SeveralInputsError if a
+    model has several inputs.
     """
 
     def __init__(
@@ -102,8 +101,7 @@ class ModelPair:
         `(seeds, steps, …)`, such as spectrograms; their ranges are those of the seeds. A
         `PlausibilityWarning` says so if these could be images.
 
-        Raises:
-            InputShapeError: if there is no domain for this shape.
+        Raises InputShapeError if there is no domain for this shape.
         """
         if self._domain is not None:
             return self

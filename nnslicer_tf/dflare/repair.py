@@ -50,8 +50,7 @@ def repair_labels(
         max_iter: Passes over the training data.
         rng: Seed of the initial weights and of the order of the samples.
 
-    Raises:
-        InvalidArgumentError: if nothing was found, or the seeds are unknown.
+    Raises InvalidArgumentError if nothing was found, or the seeds are unknown.
     """
     check_count("hidden", hidden)
     check_count("rng", rng, 0)

@@ -96,8 +96,7 @@ def export_suite(
     Returns:
         The test file.
 
-    Raises:
-        InvalidArgumentError: if nothing was found, answers are maps or numbers, or writing fails.
+    Raises InvalidArgumentError if nothing was found, answers are maps or numbers, or writing fails.
     """
     if not found.found.any():
         raise InvalidArgumentError("There are no deviations to export: none was found.")

@@ -50,8 +50,7 @@ class SearchAlgorithm(ABC):
             images change single pixels by up to 255. Fractions matter only for float seeds.
         together: Maximum number of concurrent searches.
 
-    Raises:
-        InvalidArgumentError: if an option is out of range.
+    Raises InvalidArgumentError if an option is out of range.
     """
 
     max_queries: int | None = 1000
@@ -130,8 +129,7 @@ class DFlare(SearchAlgorithm):
         delta: δ, the difference in D below which O decides.
         radius: L2 distance to all earlier pairs of probability vectors beyond which one is new.
 
-    Raises:
-        InvalidArgumentError: if an option is out of range.
+    Raises InvalidArgumentError if an option is out of range.
     """
 
     fitness: str | Fitness = "novelty"

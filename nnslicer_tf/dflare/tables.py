@@ -134,8 +134,7 @@ class SignalDomain(TableDomain):
             `(signals, steps, channels)` or `(signals, steps, bands, channels)`.
         operators: The pool; None: noise, amplification, shifts and smoothing.
 
-    Raises:
-        InputShapeError: if `data` is not a batch of signals of finite numbers.
+    Raises InputShapeError if `data` is not a batch of signals of finite numbers.
     """
 
     _axes = (2, 3, 4)

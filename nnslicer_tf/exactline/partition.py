@@ -198,8 +198,7 @@ class LinearPartition(Saved, ShownAsTable):
         With a single output the classes are 0 (negative) and 1 (positive). With `lowest`, the
         lowest output wins, instead of the highest.
 
-        Raises:
-            InvalidArgumentError: if the output is not a vector.
+        Raises InvalidArgumentError if the output is not a vector.
         """
         scores = scores_of(self.outputs, lowest)
         curve = Curve(1, np.array([0, len(scores)]), self.ratios, scores)
@@ -214,8 +213,7 @@ class LinearPartition(Saved, ShownAsTable):
 
         It is negative if another class wins somewhere. The class is by default that of the start.
 
-        Raises:
-            InvalidArgumentError: if there is no such class, or the output is not a vector.
+        Raises InvalidArgumentError if there is no such class, or the output is not a vector.
         """
         label, other, value, row = least_margin(self.outputs, label, 0)
         return Margin(label, other, value, float(self.ratios[row]), self.at(self.ratios[row])[0])

@@ -80,8 +80,7 @@ class PlaneWalker:
     Attributes:
         program: The steps from the input to the logits.
 
-    Raises:
-        UnsupportedLayerError: if an operation is not piecewise linear, or a maximum of over 64.
+    Raises UnsupportedLayerError if an operation is not piecewise linear, or a maximum of over 64.
     """
 
     def __init__(self, im: ModelLike, *, workers: int = 0) -> None:

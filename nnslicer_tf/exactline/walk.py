@@ -76,8 +76,7 @@ class LineWalker:
     Attributes:
         program: The steps from the input to the logits.
 
-    Raises:
-        UnsupportedLayerError: if an operation before the logits is not piecewise linear.
+    Raises UnsupportedLayerError if an operation before the logits is not piecewise linear.
     """
 
     def __init__(self, im: ModelLike, *, every_crossing: bool = False, workers: int = 0) -> None:

@@ -182,9 +182,8 @@ class Ablation:
         Returns:
             `(samples, *operation shape)` float32; with several donors, `(samples, donors, *shape)`.
 
-        Raises:
-            InvalidArgumentError: if the mask does not fit the units.
-            InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
+        Raises InvalidArgumentError if the mask does not fit the units; InputShapeError,
+        InputRangeError or NonFiniteActivationError for bad samples.
         """
         batches = self._batches(mask, x, batch_size)
         parts = [self.network.outputs(flat, rows) for rows, flat in batches]
@@ -263,9 +262,8 @@ class Ablation:
             into: A model from an earlier call (for `Zero` or `Weights` and synapses or weights),
                 whose weights are replaced, in place of a new one.
 
-        Raises:
-            InvalidArgumentError: if the mask does not fit the units, or names some that do not
-                reach the target, or if the reference has several donors.
+        Raises InvalidArgumentError if the mask does not fit the units, or names some that do not
+        reach the target, or if the reference has several donors.
         """
         from nnslicer_tf.instrument.ablated_models import ablated_model
 

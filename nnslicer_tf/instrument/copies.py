@@ -34,10 +34,9 @@ def copy_model(model: keras.Model, input_shape: functional.Shapes | None = None)
         model: Any Keras model. Without a config, a subclassed model's copy is functional.
         input_shape: The shape of one sample, if the model does not specify it.
 
-    Raises:
-        InputShapeError: if a subclassed model has no config and its input's shape is not known.
-        UnsupportedLayerError: if a layer cannot be copied: its class or a function that it uses is
-            not registered with Keras, or it has state that Keras does not save.
+    Raises InputShapeError if a subclassed model has no config and its input's shape is not known;
+    UnsupportedLayerError if a layer cannot be copied: its class or a function that it uses is not
+    registered with Keras, or it has state that Keras does not save.
     """
     if functional.has_graph(model):
         copy = rebuild(functional.as_functional(model, input_shape))  # it builds a sequential one

@@ -84,6 +84,7 @@ class InstrumentedModel(ShownAsTable):
         model: The original model; with `preprocess`, a new one that shares its layers.
         functional: The model in functional or sequential form, with the same layers.
         preparation: A Keras model of `preprocess`, from a sample to the original's input, or None.
+        preprocessing: Names of the inputs and the operations of `preprocess`: these are no layers.
         bounds: The bounds; None if they are not known.
         given_shape: The argument `input_shape`.
         given_task: The argument `task`.
@@ -92,10 +93,9 @@ class InstrumentedModel(ShownAsTable):
         operations: Tuple of `Operation`, in topological order, starting with the inputs.
         graph: Graph of the operations; see `nnslicer_tf.instrument.graph.Graph`.
 
-    Raises:
-        UnsupportedLayerError: if a layer has no rule, or an output differs from the original's.
-        InputShapeError: if the shape of the input is not known.
-        InvalidArgumentError: if `model` is no Keras model, or bounds or task do not fit it.
+    Raises UnsupportedLayerError if a layer has no rule, or an output differs from the original's;
+    InputShapeError if the shape of the input is not known; InvalidArgumentError if `model` is no
+    Keras model, or bounds or task do not fit it.
     """
 
     def __init__(
@@ -124,6 +124,10 @@ class InstrumentedModel(ShownAsTable):
             self.columns: tuple[str, ...] = ()
             traced = trace(functional, input_shape)
             self.graph: Graph = build_graph(traced)
+            self.preprocessing = frozenset(self.graph.inputs)
+            if self.preparation is not None:
+                before = build_graph(trace(self.preparation, input_shape))
+                self.preprocessing |= before.operations.keys()
             self._endings = mark_final(self.graph)
             held = ((layer, n) for layer in sublayers(model) for n in vars(layer))
             self._activations = [(x, n, vars(x)[n]) for x, n in held if n.endswith("activation")]
@@ -214,8 +218,7 @@ class InstrumentedModel(ShownAsTable):
         Args:
             output: Name of the output, or of its operation; by default the first output.
 
-        Raises:
-            InvalidArgumentError: if the model has no such output.
+        Raises InvalidArgumentError if the model has no such output.
         """
         if output is None:
             return self.graph.outputs[0]
@@ -266,7 +269,8 @@ class InstrumentedModel(ShownAsTable):
         """Pickle and copy the model and the arguments, without what was traced and compiled."""
         shape = self.input_shapes if len(self.graph.inputs) > 1 else self.input_shape
         rebuilt = partial(InstrumentedModel, bounds=self.bounds, task=self.given_task)
-        return rebuilt, (self.model, shape), {"columns": self.columns}
+        state = {"columns": self.columns, "preprocessing": self.preprocessing}
+        return rebuilt, (self.model, shape), state
 
     def with_columns(self, columns: tuple[str, ...]) -> "InstrumentedModel":
         """Return the same instrumented model for tables with other columns, or in another order."""
@@ -325,7 +329,9 @@ class InstrumentedModel(ShownAsTable):
 
     def like(self, model: keras.Model) -> "InstrumentedModel":
         """Instrument another model, such as a copy, for samples of the same shapes."""
-        return InstrumentedModel(model, self.given_shape, bounds=self.bounds, task=self.given_task)
+        im = InstrumentedModel(model, self.given_shape, bounds=self.bounds, task=self.given_task)
+        im.preprocessing = self.preprocessing
+        return im
 
     @cached_property
     def unprepared(self) -> "InstrumentedModel":
@@ -343,8 +349,7 @@ class InstrumentedModel(ShownAsTable):
         Args:
             position: Index along the output's first axis, `(positions, classes)`, or from its end.
 
-        Raises:
-            InvalidArgumentError: if the output has no such position.
+        Raises InvalidArgumentError if the output has no such position.
         """
         shape = self[self.logit_operation].shape
         if len(self.outputs) > 1 or len(shape) != 2 or not -shape[0] <= position < shape[0]:
@@ -374,7 +379,9 @@ class InstrumentedModel(ShownAsTable):
         """Return the model from the inputs to a symbolic tensor."""
         model = keras.Model(self.functional.input, end, name=self.model.name)
         shape = self.input_shapes if len(self.graph.inputs) > 1 else self.input_shape
-        return InstrumentedModel(model, shape, **options).with_columns(self.columns)
+        im = InstrumentedModel(model, shape, **options).with_columns(self.columns)
+        im.preprocessing = self.preprocessing
+        return im
 
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`; raise InvalidArgumentError if there is none."""
@@ -441,9 +448,8 @@ class InstrumentedModel(ShownAsTable):
         Returns:
             The samples, and classes int64 or numbers float64, `(samples, …)`, by output if `y` is.
 
-        Raises:
-            InvalidArgumentError: if labels are missing, or do not fit an output.
-            InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
+        Raises InvalidArgumentError if labels are missing, or do not fit an output; InputShapeError,
+        InputRangeError or NonFiniteActivationError as in `samples`.
         """
         if y is None:
             if isinstance(data, (str, os.PathLike)):
@@ -491,10 +497,9 @@ class InstrumentedModel(ShownAsTable):
             of: Names of operations; all by default.
             progress: Show a progress bar.
 
-        Raises:
-            InvalidArgumentError: if `data` is empty or an operation does not exist.
-            InputShapeError: if samples have another shape, or are not numeric.
-            NonFiniteActivationError: if data or activations are NaN or infinite.
+        Raises InvalidArgumentError if `data` is empty or an operation does not exist;
+        InputShapeError if samples have another shape, or are not numeric; NonFiniteActivationError
+        if data or activations are NaN or infinite.
         """
         names = self._names(of)
         _checks.check_count("batch_size", batch_size)
@@ -593,9 +598,8 @@ class InstrumentedModel(ShownAsTable):
         Returns:
             Operation name → gradients `(samples, *operation shape)` float32.
 
-        Raises:
-            InvalidArgumentError: for unknown operations, those of recurrent layers, or indices.
-            InputShapeError, NonFiniteActivationError: as in `capture_batches`.
+        Raises InvalidArgumentError for unknown operations, those of recurrent layers, or indices;
+        InputShapeError or NonFiniteActivationError as in `capture_batches`.
         """
         names = self._names(self.graph.inputs if wrt is None else wrt)
         for name in names:
@@ -692,8 +696,7 @@ def instrumented(model: ModelLike, data: Any = None) -> InstrumentedModel:
         model: The model.
         data: Samples or a profile, whose shape is used for axes whose size the model leaves open.
 
-    Raises:
-        InvalidArgumentError, InputShapeError, UnsupportedLayerError: as in `InstrumentedModel`.
+    Raises InvalidArgumentError, InputShapeError or UnsupportedLayerError as in `InstrumentedModel`.
     """
     if isinstance(model, InstrumentedModel):
         return model

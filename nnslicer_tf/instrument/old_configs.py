@@ -32,8 +32,7 @@ def keras_2_hard_sigmoid(x: Any) -> Any:
 def converted(config: Any) -> Any:
     """Return the config of a model or layer of Keras 1 or 2 in the form of Keras 3.
 
-    Raises:
-        UnsupportedLayerError: if a layer, function or option has no counterpart.
+    Raises UnsupportedLayerError if a layer, function or option has no counterpart.
     """
     if not isinstance(config, dict) or "class_name" not in config:
         return config

@@ -69,8 +69,7 @@ def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -
         operations_fn: Called as `operations_fn(layer, call)` with a `LayerCall`; returns the
             layer's `Step`s in the order of computation, ending with those of its outputs.
 
-    Raises:
-        InvalidArgumentError: if `layer_class` is neither a class nor a name.
+    Raises InvalidArgumentError if `layer_class` is neither a class nor a name.
     """
     if isinstance(layer_class, str):
         _BY_KERAS_NAME[layer_class] = operations_fn

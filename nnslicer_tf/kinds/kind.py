@@ -320,9 +320,8 @@ def register_rule(kind: str, rule: Rule | RuleFunction, at_zero: AtZero | None =
         rule: A rule function (see `RuleFunction`) for both granularities, or a `Rule`.
         at_zero: The same rule at θ = 0 on the backend; by default, `rule` is used there, too.
 
-    Raises:
-        InvalidArgumentError: if `rule` is neither, or if the kind has a rule at θ = 0 already,
-            which would disagree with the new one, and `at_zero` is missing.
+    Raises InvalidArgumentError if `rule` is neither, or if the kind has a rule at θ = 0 already,
+    which would disagree with the new one, and `at_zero` is missing.
     """
     if not isinstance(rule, Rule):
         if not callable(rule):

@@ -32,8 +32,7 @@ def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarr
     Returns:
         Kernel name → bool array of the kernel's shape.
 
-    Raises:
-        InvalidArgumentError: if the share is out of range, or scores are NaN.
+    Raises InvalidArgumentError if the share is out of range, or scores are NaN.
     """
     check_number("share", share, "(0, 1]")
     return keep_masks(scores, 1 - share)
@@ -47,8 +46,7 @@ def hide(
     The attacker gets this model, an ordinary Keras model. The layers' initializers draw the new
     values; all others are equal. `hidden` maps names of kernels to bool arrays, as from `select`.
 
-    Raises:
-        InvalidArgumentError: if there is no such kernel, or its shape is different.
+    Raises InvalidArgumentError if there is no such kernel, or its shape is different.
     """
     generator = as_generator(rng)
     original = instrumented(model)
@@ -82,8 +80,7 @@ class Attacker:
             which). Moving statistics of batch normalisations are always updated.
         progress: Show progress bars.
 
-    Raises:
-        InvalidArgumentError: if `trains` has another value.
+    Raises InvalidArgumentError if `trains` has another value.
     """
 
     epochs: int = 5
@@ -112,8 +109,7 @@ class Attacker:
             y: Their classes, `(samples,)` integers.
             rng: Draws the order of the samples.
 
-        Raises:
-            InvalidArgumentError: if samples or labels are missing, or a mask fits no kernel.
+        Raises InvalidArgumentError if samples or labels are missing, or a mask fits no kernel.
         """
         im = instrumented(stolen)
         hidden = check_masks(im, hidden)
@@ -158,9 +154,8 @@ def steal(
         attacker: The attacker; `Attacker()` by default.
         rng: Draws hidden weights, samples and their order.
 
-    Raises:
-        InvalidArgumentError: for a budget out of range, samples without classes, or invalid masks.
-        SeveralInputsError: if the model has several inputs.
+    Raises InvalidArgumentError for a budget out of range, samples without classes, or invalid
+    masks; SeveralInputsError if the model has several inputs.
     """
     im = instrumented(model)
     x, y = im.labelled(train)
@@ -187,8 +182,7 @@ def simulate_attacks(
     classes), on "others", and "among_targets", where only protected classes may be predicted.
     All `budgets` have the same random numbers. The other arguments are those of `steal`.
 
-    Raises:
-        InvalidArgumentError, SeveralInputsError: as `steal`, or for classes out of range.
+    Raises InvalidArgumentError or SeveralInputsError as `steal`, or for classes out of range.
     """
     im, budgets = instrumented(model).named_by(train, test), list(budgets)
     check_classifier(im)

@@ -92,9 +92,8 @@ def apply_masks(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model
         keep: Kernel name → bool array of the kernel's shape, false where weights become zero.
             Kernels that are not named are unchanged; existing masks persist.
 
-    Raises:
-        InvalidArgumentError: if there is no such kernel, or its shape is different.
-        UnsupportedLayerError: if a layer cannot be copied, or computes its kernel.
+    Raises InvalidArgumentError if there is no such kernel, or its shape is different;
+    UnsupportedLayerError if a layer cannot be copied, or computes its kernel.
     """
     return masked_copy(maskable(model), keep)
 
@@ -204,8 +203,7 @@ def weight_masks(
     Returns:
         Variable's name → array of its shape, 1 for weights that are kept; others are not named.
 
-    Raises:
-        InvalidArgumentError: if there is no such kernel, or its shape is different.
+    Raises InvalidArgumentError if there is no such kernel, or its shape is different.
     """
     im = maskable(model)
     completed, offsets = _completed(im, keep)

@@ -52,8 +52,7 @@ class Ranker(ABC):
             y: Their classes `(samples,)`, or one-hot; of a map, at each position; or numbers.
             classes: The target classes; all of `y` by default. Numbers have none.
 
-        Raises:
-            InvalidArgumentError: for samples, labels or classes that do not fit.
+        Raises InvalidArgumentError for samples, labels or classes that do not fit.
         """
 
 
@@ -124,8 +123,7 @@ class NNSlicerRanker(ClassRanker):
             paper's program; or "samples", the number of samples whose slices include the synapse.
         progress: Show progress bars.
 
-    Raises:
-        InvalidArgumentError: if an option is out of range.
+    Raises InvalidArgumentError if an option is out of range.
     """
 
     profile: Profile | Mapping[int, Profile] | None = None

@@ -45,9 +45,8 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
             heads, those of the keys in a `GroupQueryAttention`). Other layers lose only units that
             are dead without these.
 
-    Raises:
-        InvalidArgumentError: if there is no such layer, or it has a different number of units.
-        UnsupportedLayerError: if a layer cannot be masked (see `apply_masks`).
+    Raises InvalidArgumentError if there is no such layer, or it has a different number of units;
+    UnsupportedLayerError if a layer cannot be masked (see `apply_masks`).
     """
     im = maskable(model)
     return compact(im.like(mask_units(im, keep)))

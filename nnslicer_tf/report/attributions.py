@@ -246,8 +246,7 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = Non
             parts is drawn, so that all colours are those of the scale.
         ax: Where to draw.
 
-    Raises:
-        InvalidArgumentError: for a different height or width, or values that are not finite.
+    Raises InvalidArgumentError for a different height or width, or values that are not finite.
     """
     image = np.asarray(image, np.float64)
     fits = image.ndim in (2, 3) and np.shape(values)[:2] == image.shape[:2] and image.size
@@ -277,8 +276,7 @@ def plot_over_time(values: np.ndarray, title: str = "", ax: Axes | None = None) 
 
     `values` are `(time, units)`, such as `one.neurons["lstm:h"]` of a slice, or those of its input.
 
-    Raises:
-        InvalidArgumentError: if there are not two axes, or a value is not finite.
+    Raises InvalidArgumentError if there are not two axes, or a value is not finite.
     """
     values = np.asarray(values)
     if values.ndim != 2:
@@ -298,8 +296,7 @@ def plot_words(values: np.ndarray, words: Sequence[str], ax: Axes | None = None)
 
     `values` are `(words,)` or longer; values after the last word are ignored.
 
-    Raises:
-        InvalidArgumentError: if there are fewer values than words, or one is not finite.
+    Raises InvalidArgumentError if there are fewer values than words, or one is not finite.
     """
     values = np.asarray(values, np.float64)
     if values.ndim != 1 or len(values) < len(words) or not np.isfinite(values).all():

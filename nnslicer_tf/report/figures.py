@@ -56,8 +56,7 @@ def save_figure(figure: Figure, path: str | os.PathLike, dpi: int = 110) -> None
             makes it about a third of the size.
         dpi: Pixels per inch.
 
-    Raises:
-        InvalidArgumentError: if nothing can be written there.
+    Raises InvalidArgumentError if nothing can be written there.
     """
     check_number("dpi", dpi, "(0, inf)")
     kind, kinds = as_path(path).suffix[1:].lower(), figure.canvas.get_supported_filetypes()

@@ -17,8 +17,7 @@ def plot_kept_synapses(slices: Any, ax: Axes | None = None) -> Axes:
 
     `slices` are a `Slice`, a `SliceSet`, or several by name, all of the same model.
 
-    Raises:
-        InvalidArgumentError: if there are none, some without synapses, or of different models.
+    Raises InvalidArgumentError if there are none, some without synapses, or of different models.
     """
     named = slices if isinstance(slices, Mapping) else {"kept": slices}
     for name, one in named.items():

@@ -28,8 +28,7 @@ def plot_neurons(contributions: np.ndarray, ax: Axes | None = None) -> Axes:
     CONTRIB of an operation `(height, width, channels)` becomes one tile per channel, that of
     `(units,)` (or channels) a rectangle of pixels.
 
-    Raises:
-        InvalidArgumentError: if there are no neurons, or values are NaN or infinite.
+    Raises InvalidArgumentError if there are no neurons, or values are NaN or infinite.
     """
     picture, ax = neuron_picture(contributions), figures.new_axes(ax)
     ax.imshow(picture, interpolation="nearest")
@@ -52,9 +51,8 @@ def plot_slices(
         difference: Add a column with the difference of two slices, such as those of a normal and an
             adversarial input, each for its predicted class, and that of their images.
 
-    Raises:
-        InvalidArgumentError: if there is nothing to draw, an operation is not in a slice, or
-            `difference` is set without exactly two slices of one model.
+    Raises InvalidArgumentError if there is nothing to draw, an operation is not in a slice, or
+    `difference` is set without exactly two slices of one model.
     """
     if difference and len(slices) != 2:
         raise InvalidArgumentError(f"difference=True needs two slices. Received: {len(slices)}")

@@ -84,8 +84,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
     Args:
         masks: The masks by layer.
 
-    Raises:
-        InvalidArgumentError: if there is no layer, or a mask is not a vector of bools.
+    Raises InvalidArgumentError if there is no layer, or a mask is not a vector of bools.
     """
 
     def __init__(self, masks: Mapping[str, np.ndarray]) -> None:
@@ -187,9 +186,8 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
         im: The model.
         classes: Also return the output layer, whose units are the classes, as the last one.
 
-    Raises:
-        UnsupportedLayerError: if the model has none; with `classes`, if the logits are not the
-            outputs of a dense layer, or a flattened convolution, with one unit for each class.
+    Raises UnsupportedLayerError if the model has none; with `classes`, if the logits are not the
+    outputs of a dense layer, or a flattened convolution, with one unit for each class.
     """
     im = instrumented(im)
     last = im.graph.ends(im.logit_operation, ["routing"])
@@ -298,9 +296,8 @@ def masked(
         critical: Layer → bool array `(units,)`; layers that are not named are unchanged.
         into: A model from an earlier call, whose weights are replaced in place of a new copy.
 
-    Raises:
-        InvalidArgumentError: if the masks do not match the model's layers.
-        UnsupportedLayerError: if the model cannot be copied.
+    Raises InvalidArgumentError if the masks do not match the model's layers; UnsupportedLayerError
+    if the model cannot be copied.
     """
     im = maskable(model)
     return mask_units(im, check_critical(critical, neuron_layers(im)), into)
@@ -315,8 +312,7 @@ def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.M
 
     Arguments are those of `masked`.
 
-    Raises:
-        InvalidArgumentError: if the masks do not match the layers, or leave one without neurons.
+    Raises InvalidArgumentError if the masks do not match the layers, or leave one without neurons.
     """
     im = maskable(model)
     critical = check_critical(critical, neuron_layers(im))

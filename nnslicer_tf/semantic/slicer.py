@@ -126,8 +126,7 @@ class SemanticSlicer:
         Args:
             share: Share of the neurons, (0, 1]; at least one neuron is selected.
 
-        Raises:
-            InvalidArgumentError: if `share` is out of range.
+        Raises InvalidArgumentError if `share` is out of range.
         """
         check_number("share", share, "(0, 1]")
         return CriticalNeurons({k: largest(s, _count(share, s)) for k, s in self.scores.items()})
@@ -148,8 +147,7 @@ class SemanticSlicer:
             threshold: Θ in (0, 1]: the similarity with the whole layer must be above it.
             step: Algorithm 1's interval i: the number of neurons by which prefixes grow.
 
-        Raises:
-            InvalidArgumentError: if an argument is out of range.
+        Raises InvalidArgumentError if an argument is out of range.
         """
         check_number("threshold", threshold, "(0, 1]")
         check_count("step", step)

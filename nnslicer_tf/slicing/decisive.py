@@ -274,9 +274,8 @@ class DecisiveSlices(ShownAsTable):
     def load(cls, path: str | os.PathLike) -> "DecisiveSlices":
         """Read slices.
 
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if the file is damaged, or holds something else.
+        Raises MissingFileError if there is no such file; CorruptFileError if the file is damaged,
+        or holds something else.
         """
         with read_archive(path, _FORMAT, "file of decisive slices") as file:
             return cls.from_archive(file)

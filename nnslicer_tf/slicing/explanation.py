@@ -221,8 +221,7 @@ class Explanation(ShownAsTable):
             usual slices), rare (of these, in fewer than a tenth), missing (in at least half of the
             usual slices, but not in this one).
 
-        Raises:
-            InvalidArgumentError: if no usual samples were given.
+        Raises InvalidArgumentError if no usual samples were given.
         """
         if self.frequencies is None:
             raise InvalidArgumentError(

@@ -153,9 +153,8 @@ def patch(
             the clean score?), or corrupt values into the clean run (noising: which are needed?).
         progress: Show a progress bar.
 
-    Raises:
-        InvalidArgumentError: for a sweep or operation that the model lacks, or equal scores.
-        InputShapeError, NonFiniteActivationError: for bad samples.
+    Raises InvalidArgumentError for a sweep or operation that the model lacks, or equal scores;
+    InputShapeError or NonFiniteActivationError for bad samples.
     """
     import pandas as pd
 
@@ -212,8 +211,7 @@ def patch_path(
     Returns:
         (score − clean score) / (corrupt score − clean score).
 
-    Raises:
-        InvalidArgumentError: if the receiver does not depend on the sender, or equal scores.
+    Raises InvalidArgumentError if the receiver does not depend on the sender, or equal scores.
     """
     im = instrumented(model)
     runs, chosen, scores = _runs(im, clean, corrupt, target, instead_of)

@@ -83,8 +83,7 @@ class Profile(ShownAsTable):
             rows: How many samples the profile keeps as well, at most 64 MiB of them. They are drawn
                 with a fixed seed, whatever the batch size; 0 keeps none, as private data may need.
 
-        Raises:
-            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
+        Raises InvalidArgumentError, InputShapeError or NonFiniteActivationError for bad data.
         """
         # Imported here, because loading a profile needs none of these.
         from nnslicer_tf.instrument import instrumented

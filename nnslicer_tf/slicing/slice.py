@@ -150,9 +150,8 @@ class Slice(ShownAsTable):
             (one-to-one operations between them, such as activations and pooling, are skipped); tap,
             the position in a convolution's window; weight; and contribution.
 
-        Raises:
-            InvalidArgumentError: if the slice has no synapses.
-            ProfileMismatchError: if the slice is of another model.
+        Raises InvalidArgumentError if the slice has no synapses; ProfileMismatchError if the slice
+        is of another model.
         """
         from nnslicer_tf.slicing.edges import edges
 
@@ -166,9 +165,8 @@ class Slice(ShownAsTable):
             share of all members that are in both (Jaccard index), with Wilson's 95 % interval
             (from, to); and by chance, that of random slices of these sizes. NaN: no members.
 
-        Raises:
-            InvalidArgumentError: if `other` is not a slice.
-            ProfileMismatchError: if the slices are of different models or levels.
+        Raises InvalidArgumentError if `other` is not a slice; ProfileMismatchError if the slices
+        are of different models or levels.
         """
         import pandas as pd
         from scipy.stats import binomtest

@@ -221,8 +221,7 @@ class Slicer(DecisiveSearch, Explainer):
                 `()` for large models, which have many neurons.
             folder: Folder for the rows, which remain there; an interrupted run resumes from it.
 
-        Raises:
-            InvalidArgumentError: for unknown kernels or operations; other errors as in `slice`.
+        Raises InvalidArgumentError for unknown kernels or operations; other errors as in `slice`.
         """
         plan = self.plan(outputs)
         shapes = _results.chosen_shapes(plan, kernels, operations)

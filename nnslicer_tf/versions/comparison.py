@@ -191,10 +191,9 @@ def compare(
             differ; None: no position.
         output: Name of the output that is compared; needed if there are several.
 
-    Raises:
-        InvalidArgumentError: if the versions answer in different forms, have independent labels or
-            numbers without a tolerance, or several outputs of which none is named.
-        InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
+    Raises InvalidArgumentError if the versions answer in different forms, have independent labels
+    or numbers without a tolerance, or several outputs of which none is named; InputShapeError,
+    InputRangeError or NonFiniteActivationError for bad samples.
     """
     old, new = versions_of(old, new, x, output)
     kind = new.classes

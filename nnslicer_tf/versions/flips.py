@@ -152,10 +152,9 @@ def explain_flips(
         rng: Seed or generator of the random changes to which they are compared.
         progress: Whether to show progress.
 
-    Raises:
-        InvalidArgumentError: if no answer differs, the versions differ in architecture, or the
-            output has no classes that exclude each other.
-        InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
+    Raises InvalidArgumentError if no answer differs, the versions differ in architecture, or the
+    output has no classes that exclude each other; InputShapeError, InputRangeError or
+    NonFiniteActivationError for bad samples.
     """
     generator = as_generator(rng)
     between = Between(*versions_of(old, new, x, output), level)

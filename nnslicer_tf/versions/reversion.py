@@ -98,10 +98,9 @@ def revert(
         rng: Seed or generator of the split.
         progress: Whether to show progress.
 
-    Raises:
-        InvalidArgumentError: if nothing flipped to a wrong answer, the versions have the same
-            weights or differ in architecture, or for other bad arguments.
-        InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
+    Raises InvalidArgumentError if nothing flipped to a wrong answer, the versions have the same
+    weights or differ in architecture, or for other bad arguments; InputShapeError, InputRangeError
+    or NonFiniteActivationError for bad samples.
     """
     check_number("max_share", max_share, "(0, 1]")
     check_number("held_out", held_out, "(0, 1)")

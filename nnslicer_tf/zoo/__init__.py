@@ -37,8 +37,7 @@ def build(
             default that of the data set on which the papers use the model.
         classes: The number of logits; by default that data set's.
 
-    Raises:
-        InvalidArgumentError: for an unknown name, or a shape that the model cannot take.
+    Raises InvalidArgumentError for an unknown name, or a shape that the model cannot take.
     """
     model = entry(name)
     usual_shape, usual_classes = SHAPES[model.dataset]
@@ -58,9 +57,8 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
         name: A name in `MODELS`.
         dataset: The data set of the training; by default the model's own.
 
-    Raises:
-        InvalidArgumentError: for an unknown name, or if there are no weights.
-        CorruptFileError: if the weights do not fit the model.
+    Raises InvalidArgumentError for an unknown name, or if there are no weights; CorruptFileError if
+    the weights do not fit the model.
     """
     dataset = dataset or entry(name).dataset
     path = weights_path(name, dataset)

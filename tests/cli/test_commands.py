@@ -177,6 +177,13 @@ def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
     found = nns.slicing.DecisiveSlices.load(output)
     assert code == 0 and str(found.certificate["size"][1]) in out and len(found) == 2
     assert f"{found.certificate['size'][0]}" in nnslicer("show", output)[1]
+    for index in (0, 1):
+        out = nnslicer("show", output, "--sample", index)[1]
+        assert " ".join(out.split()).startswith(
+            " ".join(f"Sample {index}: {found.summary(index)}".split())
+        )
+    code, _, errors = nnslicer("show", output, "--sample", 99)
+    assert code == 2 and "--sample: the samples are 0 … 1. Received: 99" in errors
     page = tmp_path / "page.html"
     assert nnslicer("explore", output, *common, *data, "--output", page)[0] == 0
     assert page.stat().st_size > 1e5

@@ -472,3 +472,21 @@ def test_blocks_of_as_many_records_as_a_sum_has_channels(size):
     np.testing.assert_allclose(
         by_unit(found, "sum", "h"), corrcoef(x @ u + c + x @ v + d, h), atol=1e-5
     )
+
+
+@pytest.mark.parametrize("units", ["*", "*h", "?re*"])
+def test_patterns_match_no_preprocessing(units):
+    keras.utils.set_random_seed(0)
+    last = [keras.layers.Dense(3, name="pre_last")]
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "tanh", name="h"), *last])
+    x = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+    bound = nns.InstrumentedModel(model, preprocess=lambda x: keras.ops.tanh(x / 2))
+    hypotheses = classes(np.arange(40) % 2, ["a", "b"])
+    frames = [
+        inspect(im, of, hypotheses, units=units, progress=False)
+        for im, of in ((bound, x), (nns.InstrumentedModel(model), np.tanh(x / 2)))
+    ]
+    assert frames[0]["group"].tolist() == frames[1]["group"].tolist()
+    np.testing.assert_allclose(frames[0]["score"], frames[1]["score"], atol=1e-5)
+    (name,) = [n for n in bound.preprocessing if n.endswith("tanh")]
+    assert set(inspect(bound, x, hypotheses, units=name, progress=False)["group"]) == {name}

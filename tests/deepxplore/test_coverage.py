@@ -1,5 +1,9 @@
+import pickle
+
+import keras
 import numpy as np
 import pytest
+from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.deepxplore import (
@@ -254,3 +258,66 @@ def test_more_sections_than_there_is_memory(sections):
     ranges = NeuronRanges.from_data(identity_model(3), np.eye(3), progress=False)
     with pytest.raises(InvalidArgumentError, match=f"sections={sections} takes about .* GiB"):
         KMultisectionCoverage(ranges, sections)
+
+
+def _nested(x):
+    steps = [keras.Input((6,)), layers.Rescaling(0.5, -0.5), layers.Activation("tanh")]
+    return keras.Sequential(steps, name="scaling")(x)
+
+
+PREPROCESS = {
+    "operators": lambda x: keras.ops.tanh((x - 1) / 2),
+    "layers": lambda x: layers.Activation("tanh")(layers.Rescaling(0.5, -0.5)(x)),
+    "a nested model": _nested,
+    "a Normalization": lambda x: keras.ops.tanh(layers.Normalization(mean=1.0, variance=4.0)(x)),
+    "weights": lambda x: keras.ops.tanh(
+        layers.Dense(6, kernel_initializer=keras.initializers.Identity(0.5), name="prep")(x - 1)
+    ),
+}
+
+
+def _hidden():
+    keras.utils.set_random_seed(0)
+    hidden = [layers.Dense(8, "relu", name=f"h{i}") for i in range(2)]
+    return keras.Sequential([keras.Input((6,), name="inp"), *hidden, layers.Dense(3, name="out")])
+
+
+@pytest.mark.parametrize("granularity", ["channel", "activation"])
+@pytest.mark.parametrize("form", PREPROCESS)
+def test_preprocessing_has_no_neurons(form, granularity):
+    """The model alone, on inputs that NumPy prepares, has the same coverage."""
+    model, x = _hidden(), np.random.default_rng(3).normal(1, 2, (60, 6)).astype(np.float32)
+    raw = nns.InstrumentedModel(model)
+    bound = nns.InstrumentedModel(model, preprocess=PREPROCESS[form])
+    prepared = np.tanh((x - 1) / 2)
+    pairs = [(raw, prepared), (bound, x), (bound.copy(), x)]
+
+    def coverages(im, inputs):
+        ranges = NeuronRanges.from_data(im, inputs[:40], granularity, progress=False)
+        yield NeuronCoverage(im, 0.25, granularity)
+        yield TopKCoverage(im, 2, granularity)
+        yield KMultisectionCoverage(ranges, 10)
+        yield BoundaryCoverage(ranges)
+
+    for one, *others in zip(*(coverages(*pair) for pair in pairs), strict=True):
+        one.update(prepared)
+        assert list(one.covered) == ["h0", "h1", "out"] and len(one.neurons) == 19
+        for other in others:
+            other.update(x)
+            assert other.total() == pytest.approx(one.total(), abs=0.02)  # rounding, at edges
+            frames = [c.to_frame()[["operation", "items"]] for c in (one, other)]
+            assert frames[0].equals(frames[1])
+    assert pickle.loads(pickle.dumps(raw)).preprocessing == {"inp"}
+    if form != "operators":  # Keras saves no functions
+        assert pickle.loads(pickle.dumps(bound)).preprocessing == bound.preprocessing
+    inner = [o.name for o in bound.operations if o.name in bound.preprocessing]
+    assert len(inner) > 1 and NeuronCoverage(bound, of=inner[1:2]).neurons.names == (inner[1],)
+
+
+def test_preprocessing_of_a_model_with_two_outputs():
+    inputs = keras.Input((6,))
+    x = layers.Dense(4, "relu", name="h")(inputs)
+    model = keras.Model(inputs, [layers.Dense(2, name="a")(x), layers.Dense(3, name="b")(x)])
+    im = nns.InstrumentedModel(model, preprocess=lambda x: keras.ops.tanh(x / 2))
+    assert {*NeuronCoverage(im).covered} == {"h", "a", "b"}
+    assert {*NeuronCoverage(im.of_output("b")).covered} == {"h", "b"}

@@ -23,8 +23,10 @@ from nnslicer_tf.detection import (
     Detector,
     Evidence,
     LogitMargin,
+    Scorer,
     SliceDetector,
     Vote,
+    VotingDetector,
     evaluate,
 )
 from nnslicer_tf.detection.calibration import false_alarms, p_values, threshold_at
@@ -103,6 +105,118 @@ def test_votes_of_ones_own(slicer, normal, fgsm):
     np.testing.assert_allclose(
         detector.score_samples(fgsm[1]), -np.log(first) - np.log(second), rtol=1e-12
     )
+
+
+class MeanDistance(Scorer):
+    """The scorer of the page on extending the package."""
+
+    names = ("means",)
+
+    def fit(self, vectors, predicted, classes):
+        rows = [vectors[predicted == label] for label in range(classes)]
+        self.means = np.stack([part.mean(axis=0) for part in rows])
+        return self
+
+    def score(self, vectors, predicted):
+        return np.linalg.norm(vectors - self.means[predicted], axis=1)
+
+
+@dataclass(eq=False, repr=False)
+class LogitDistance(VotingDetector):
+    """Votes whose scores are float32; `count` of them."""
+
+    im: nns.InstrumentedModel
+    count: int = 1
+
+    def votes(self):
+        scorers = [MeanDistance() for _ in range(self.count)]
+        return [Vote(f"{i}", lambda e: e.logits, scorer) for i, scorer in enumerate(scorers)]
+
+
+@dataclass(eq=False, repr=False)
+class OfLogits(Detector):
+    """Scores as `form` returns them, from float32 logits."""
+
+    im: nns.InstrumentedModel
+    form: str = "float32"
+
+    def anomaly_scores(self, evidence):
+        return FORMS[self.form](-evidence.logits.max(axis=1))
+
+
+FORMS = {
+    "float32": lambda scores: scores,
+    "float16": lambda scores: scores.astype(np.float16),
+    "integers": lambda scores: scores.astype(np.int16),
+    "bools": lambda scores: scores > -5,
+    "a list": lambda scores: scores.tolist(),
+    "a tensor": keras.ops.convert_to_tensor,
+    "a Series": lambda scores: pd.Series(scores, index=np.arange(len(scores))[::-1]),
+    "a column": lambda scores: scores[:, None],
+    "a scalar": lambda scores: 1.0,
+    "too few": lambda scores: scores[1:],
+    "nothing": lambda scores: None,
+    "words": lambda scores: ["1.0"] * len(scores),
+    "complex numbers": lambda scores: scores + 1j,
+    "ragged": lambda scores: [[1.0], [1.0, 2.0]],
+    "NaN": lambda scores: np.where(np.arange(len(scores)) == 2, np.nan, scores),
+    "infinity": lambda scores: np.where(np.arange(len(scores)) == 2, -np.inf, scores),
+}
+_REFUSED = {
+    "a column": r"float32 of shape \(\d+, 1\)",
+    "a scalar": r"float64 of shape \(\)",
+    "too few": r"float32 of shape \(\d+,\)",
+    "nothing": r"object of shape \(\)",
+    "words": r"<U3 of shape",
+    "complex numbers": "complex64 of shape",
+    "ragged": "lists of several lengths",
+    "NaN": "nan for input 2",
+    "infinity": "-inf for input 2",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scores_of_ones_own_are_finite_float64(slicer, normal, tmp_path, form):
+    detector = OfLogits(slicer.im, form, false_positive_rate=0.1)
+    if form in _REFUSED:
+        expected = r"OfLogits.anomaly_scores must return one finite number for each of \d+ inputs"
+        with pytest.raises(InvalidArgumentError, match=f"{expected}. Received: {_REFUSED[form]}"):
+            detector.fit(normal)
+        assert not hasattr(detector, "threshold_")
+        detector.form = "float32"
+        detector.fit(normal).form = form
+        with pytest.raises(InvalidArgumentError, match=_REFUSED[form]):
+            detector.predict(normal)
+        return
+    detector.fit(normal).save(tmp_path / "own.npz")
+    loaded = OfLogits.load(tmp_path / "own.npz", slicer.im)
+    largest = slicer.im.logits(normal).max(axis=1)
+    own = np.array(FORMS[form](-largest)).astype(np.float64)
+    for one in (detector, loaded):
+        scores = one.score_samples(normal)
+        assert scores.dtype == one.normal_scores_.dtype == np.float64
+        np.testing.assert_allclose(scores, own, rtol=1e-3)
+    assert loaded.threshold_ == detector.threshold_
+    assert np.array_equal(loaded.predict(normal), detector.predict(normal))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_float32_scores_of_votes_can_be_loaded(slicer, normal, fgsm, tmp_path, count):
+    detector = LogitDistance(slicer.im, count, false_positive_rate=0.1).fit(normal)
+    detector.save(tmp_path / "votes.npz")
+    loaded = LogitDistance.load(tmp_path / "votes.npz", slicer.im)
+    assert np.array_equal(loaded.score_samples(fgsm[1]), detector.score_samples(fgsm[1]))
+    assert {scores.dtype for scores in detector.reference_.values()} <= {np.dtype(np.float64)}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("form", [*_REFUSED])
+def test_scores_of_votes_are_checked(slicer, normal, monkeypatch, form, count):
+    whole = MeanDistance.score
+    monkeypatch.setattr(MeanDistance, "score", lambda *of: FORMS[form](whole(*of)))
+    message = rf"Vote '0': MeanDistance.score must return one .* Received: {_REFUSED[form]}"
+    with pytest.raises(InvalidArgumentError, match=message):
+        LogitDistance(slicer.im, count).fit(normal)
 
 
 def test_stability_needs_images():

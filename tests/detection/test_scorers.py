@@ -46,7 +46,8 @@ def test_fusion_is_half_of_fishers_statistic():
     def vote(name, which, group=None):
         return Vote(name, lambda evidence: evidence.scores[which], group=group)
 
-    evidence = SimpleNamespace(scores=np.array([[3.0, 60.0], [90.0, 40.0]]), predicted=None)
+    scores = np.array([[3.0, 60.0], [90.0, 40.0]])
+    evidence = SimpleNamespace(x=np.zeros(2), scores=scores, predicted=None)
     detector = Fused()
     detector.reference_ = dict.fromkeys("pqrs", np.arange(99.0))
     pairs = zip(*(p_values(scores, np.arange(99.0)) for scores in evidence.scores), strict=True)
