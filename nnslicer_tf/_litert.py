@@ -1,13 +1,11 @@
 """LiteRT (TFLite) models: files, interpreters, and conversion of quantised integers."""
 
 import os
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from functools import cached_property
 from io import StringIO
-from keyword import iskeyword
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ from nnslicer_tf._files import as_path
 
 _UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 """Steps whose output has the values of their first input."""
-_ARGUMENT = re.compile(r"(?!self$)[A-Za-z0-9][A-Za-z0-9_.-]*")  # that the converter takes
 
 
 class LiteRTModel:
@@ -173,7 +170,8 @@ def to_litert(
 ) -> bytes:
     """Return a Keras model as a LiteRT file, in float32 or as `convert` sets up the converter.
 
-    The converter's output and warnings are suppressed. Raises UnsupportedLayerError if it fails.
+    The converter's output and warnings are suppressed. It takes no name of an input that cannot be
+    an argument; see `plainly_named`. Raises UnsupportedLayerError if it fails.
     """
     if keras.backend.backend() != "tensorflow":
         raise errors.UnsupportedLayerError(
@@ -186,7 +184,7 @@ def to_litert(
     with hidden_stderr(), redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return convert(tf.lite.TFLiteConverter.from_keras_model(_plainly_named(model)))
+            return convert(tf.lite.TFLiteConverter.from_keras_model(model))
         except errors.NNSlicerError:
             raise
         except (ConverterError, RuntimeError, TypeError, ValueError) as error:
@@ -195,20 +193,3 @@ def to_litert(
                 "it has recurrent layers. Convert it yourself and pass the file, or prune it "
                 f"instead. TensorFlow says: {str(error).strip()[-200:]}"
             ) from error
-
-
-def _plainly_named(model: Any) -> Any:
-    """Return a model, or a copy with other names of inputs, which become a function's arguments."""
-    from nnslicer_tf.instrument.copies import copy_model
-    from nnslicer_tf.instrument.functional import structure_of
-
-    names = [tensor.name for tensor in getattr(model, "inputs", None) or ()]
-    if all(_ARGUMENT.fullmatch(name) and not iskeyword(name) for name in names):
-        return model
-    copy = copy_model(model)
-    tensors = [
-        keras.Input(batch_shape=x.shape, dtype=x.dtype, name=f"input_{i}")
-        for i, x in enumerate(copy.inputs)
-    ]
-    structure = keras.tree.pack_sequence_as(structure_of(copy, "input"), tensors)
-    return keras.Model(tensors, copy.call(structure), name=model.name)
