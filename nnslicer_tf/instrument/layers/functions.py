@@ -17,6 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from nnslicer_tf._numerics import parted
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.expansion import Constant, current, variables_of
@@ -119,14 +120,11 @@ def linear_steps(
 
     Raises UnsupportedLayerError if the function is not linear, or too large.
     """
-    sizes = [int(np.prod(s)) for s in call.input_shapes]
-    size, outputs = sum(sizes), int(np.prod(shape))
+    size, outputs = sum(int(np.prod(s)) for s in call.input_shapes), int(np.prod(shape))
 
     def run(rows: np.ndarray) -> Any:
-        parts = np.split(rows.astype(np.float32), np.cumsum(sizes)[:-1], axis=1)
-        pairs = zip(parts, call.input_shapes, strict=True)
-        tensors = [ops.convert_to_tensor(part.reshape(-1, *s)) for part, s in pairs]
-        return ops.reshape(function(*tensors), (len(rows), -1))
+        parts = parted(rows.astype(np.float32), dict(enumerate(call.input_shapes))).values()
+        return ops.reshape(function(*map(ops.convert_to_tensor, parts)), (len(rows), -1))
 
     def at_zero() -> Any:
         return run(np.zeros((1, size)))
@@ -156,7 +154,7 @@ def linear_steps(
 
     flat, last = f"{suffix}:flat", f"{suffix}:sum"
     steps = [
-        Step("routing", side_by_side, None, flat, tuple(range(len(sizes))), (size,)),
+        Step("routing", side_by_side, None, flat, tuple(range(len(call.input_shapes))), (size,)),
         replace(sum_step(replace(synapses, is_constant=True), last, (outputs,)), sources=(flat,)),
     ]
     if np.any(offset):
