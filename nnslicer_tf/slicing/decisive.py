@@ -289,10 +289,7 @@ class DecisiveSlices(ShownAsTable):
         file.check(fits, "its 'ends' do not divide the members into slices")
         members, contributions = (np.split(a, ends[:-1])[: len(ends)] for a in (found, values))
         # The probabilities of a number are NaN.
-        certificate = {
-            name: file.array(f"column{i}", np.generic, "samples", finite=False)
-            for i, name in enumerate(file.names("columns"))
-        }
+        certificate = file.named("columns", "column", np.generic, "samples", finite=False)
         info = file.value("info", dict)
         missing = [*(_COLUMNS - {*certificate}), *(_INFO - {*info})]
         file.check(not missing, f"it has no {missing}")
