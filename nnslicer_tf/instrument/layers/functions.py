@@ -28,7 +28,7 @@ from nnslicer_tf.instrument.layers.merges import product_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.layers.projections import Projection
-from nnslicer_tf.instrument.layers.rewrites import axes_of, spelled
+from nnslicer_tf.instrument.layers.rewrites import COMPARISONS, axes_of, spelled
 from nnslicer_tf.instrument.layers.weighted_sums import (
     convolution,
     depthwise,
@@ -376,9 +376,8 @@ def _cast(operation: Any, call: LayerCall) -> tuple[Step, ...]:
     return (Step("elementwise", lambda x: ops.cast(ops.not_equal(x, 0), x.dtype), step),)
 
 
-_COMPARISONS = ("NotEqual", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual")
 LAYERS: LayerTable = {
-    "Amax": partial(reduction, kind="maximum"),
+    **dict.fromkeys(("Amax", "Max"), partial(reduction, kind="maximum")),
     **dict.fromkeys(("Argmax", "Argmin", "Argsort", "SearchSorted"), _index),
     "Cast": _cast,
     "Conv": partial(_convolution, convolution),
@@ -386,13 +385,11 @@ LAYERS: LayerTable = {
     "DepthwiseConv": partial(_convolution, depthwise),
     "Einsum": _einsum,
     "Matmul": _matmul,
-    "Max": partial(reduction, kind="maximum"),
-    "Mean": partial(reduction, kind="average"),
+    **dict.fromkeys(("Mean", "Sum"), partial(reduction, kind="average")),
     "OneHot": _one_hot,
     "StopGradient": lambda operation, call: (Step("routing", lambda x: x),),
-    "Sum": partial(reduction, kind="average"),
     "Take": _take,
     "Where": _where,
-    **dict.fromkeys((*_COMPARISONS, "Isnan", "Isinf", "Isfinite"), _comparison),
+    **dict.fromkeys((*COMPARISONS, "Isnan", "Isinf", "Isfinite"), _comparison),
     **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot", "LogicalXor"), _comparison),
 }
