@@ -336,6 +336,4 @@ class OutputClasses:
     def by_class(self, values: np.ndarray) -> np.ndarray:
         """Return values `(samples, …, units)`, with one unit for each class on the last axis."""
         values = np.asarray(values).reshape(len(values), *(self.shape or (1,)))
-        return (
-            values if self.axis == -1 else np.moveaxis(values, self.axis % len(self.shape) + 1, -1)
-        )
+        return np.moveaxis(values, self.axis % max(1, len(self.shape)) + 1, -1)
