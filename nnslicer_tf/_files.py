@@ -313,6 +313,14 @@ class Archive:
         names = [n for n in self._members if n not in own and n.startswith(prefix)]
         return _Entries(self, {name.removeprefix(prefix): self._read(name) for name in names})
 
+    def named(self, key: str, prefix: str, *how: Any, finite: bool = True) -> dict[str, np.ndarray]:
+        """Return arrays by the `names` in the header, called `prefix` and a number, from 0.
+
+        Dtype, shape and `finite` are those of `array`.
+        """
+        names = enumerate(self.names(key))
+        return {name: self.array(f"{prefix}{i}", *how, finite=finite) for i, name in names}
+
     def _fits(self, shape: tuple[int, ...], description: str) -> bool:
         """Whether a shape is as described; sizes of names are remembered."""
         terms = description.split()

@@ -3,8 +3,9 @@
 `InstrumentedModel.classes` is the `OutputClasses` of a model. Nothing here imports Keras.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -56,6 +57,13 @@ def subset_figures(logits: np.ndarray, y: np.ndarray, targets: Iterable[int]) ->
         "all": float(right.mean()),
         "among_targets": float(among[in_targets].mean()),
     }
+
+
+def parted(values: np.ndarray, shapes: Mapping[Any, Sequence[int]]) -> dict[Any, np.ndarray]:
+    """Return the arrays `(…, *shape)`, by name, that lie side by side in `values` `(…, size)`."""
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
+    parts = zip(np.split(values, ends, axis=-1)[:-1], shapes.items(), strict=True)
+    return {name: part.reshape(*values.shape[:-1], *shape) for part, (name, shape) in parts}
 
 
 def smallest(values: np.ndarray, count: int) -> np.ndarray:
@@ -328,6 +336,4 @@ class OutputClasses:
     def by_class(self, values: np.ndarray) -> np.ndarray:
         """Return values `(samples, …, units)`, with one unit for each class on the last axis."""
         values = np.asarray(values).reshape(len(values), *(self.shape or (1,)))
-        return (
-            values if self.axis == -1 else np.moveaxis(values, self.axis % len(self.shape) + 1, -1)
-        )
+        return np.moveaxis(values, self.axis % max(1, len(self.shape)) + 1, -1)

@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops, tree
 
 from nnslicer_tf._checks import as_array, check_points
+from nnslicer_tf._numerics import parted
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
@@ -94,11 +95,8 @@ class Problem:
 
     def hidden(self, masks: np.ndarray) -> Features:
         """Replace units by the baseline; `masks` `(batch, units)` are 0 (shown) to 1 (hidden)."""
-        features, start = {}, 0
-        for name, shape in self.unit_shapes.items():
-            stop = start + int(np.prod(shape))
-            mask = masks[:, start:stop].reshape(-1, *shape).astype(np.float32)
-            start = stop
+        features = {}
+        for name, mask in parted(masks.astype(np.float32), self.unit_shapes).items():
             for source in self._sources[name]:
                 shown = mask
                 if source != name:
@@ -133,12 +131,10 @@ class Problem:
 
     def from_units(self, values: np.ndarray) -> Any:
         """Return values `(units,)` as attributions: one array, or a dict for several inputs."""
-        by_input, start = {}, 0
-        for name, shape in self.unit_shapes.items():
-            stop = start + int(np.prod(shape))
-            part, start = values[start:stop].reshape(shape), stop
+        by_input = {}
+        for name, part in parted(values, self.unit_shapes).items():
             full = self.im.input_shapes[name]
-            wide = part[..., None] if full != shape else part
+            wide = part[..., None] if full != part.shape else part
             by_input[name] = np.broadcast_to(wide, full).copy()
         return by_input if len(by_input) > 1 else by_input[self.im.input_operation]
 

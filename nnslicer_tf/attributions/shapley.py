@@ -12,6 +12,7 @@ import numpy as np
 
 from nnslicer_tf._checks import as_generator
 from nnslicer_tf._environment import staged
+from nnslicer_tf._numerics import parted
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
@@ -95,10 +96,7 @@ def flat(batch: Any) -> np.ndarray:
 
 def batch_of(im: InstrumentedModel, rows: np.ndarray) -> Any:
     """Return the batch whose `flat` form is given."""
-    shapes = im.input_shapes
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
-    parts = np.split(rows, ends[:-1], axis=1)
-    arrays = {n: p.reshape(-1, *s) for p, (n, s) in zip(parts, shapes.items(), strict=True)}
+    arrays = parted(rows, im.input_shapes)
     return Inputs(arrays) if len(arrays) > 1 else next(iter(arrays.values()))
 
 

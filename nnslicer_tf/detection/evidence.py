@@ -11,15 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.detection.images import (
-    SPECTRA,
-    VIEWS,
-    array_module,
-    margin,
-    residual_shares,
-    spectrum,
-    views,
-)
+from nnslicer_tf.detection import images
 from nnslicer_tf.errors import InputRangeWarning, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
@@ -59,9 +51,9 @@ class Evidence:
 
     def views(self, view: str) -> Iterator["Evidence"]:
         """Yield the evidence of the inputs' views of a kind, with the original inputs' logits."""
-        check_name("view", view, VIEWS)
-        for images in views(self.x, view):
-            yield Evidence(self.im, images, self.slicer, logits=self.logits)
+        check_name("view", view, images.VIEWS)
+        for x in images.views(self.x, view):
+            yield Evidence(self.im, x, self.slicer, logits=self.logits)
 
     @cached_property
     def logits(self) -> Any:
@@ -71,30 +63,30 @@ class Evidence:
     @cached_property
     def predicted(self) -> Any:
         """The predicted classes p = M(ξ), (N,) int64."""
-        return array_module(self.logits).argmax(self.logits, axis=1)
+        return images.array_module(self.logits).argmax(self.logits, axis=1)
 
     @cached_property
     def margins(self) -> Any:
         """Max over c ≠ p of logit_c - logit_p, (N,) float64: near 0 the model is unsure."""
-        return margin(self.logits, self.predicted)
+        return images.margin(self.logits, self.predicted)
 
     def view_margins(self, view: str) -> Any:
         """Return mean margins of "mirror", "shift" or "zoom" views, (N,); above 0 they differ."""
         if view not in self._view_margins:
-            margins = [margin(one.scores(one.x), self.predicted) for one in self.views(view)]
+            margins = [images.margin(one.scores(one.x), self.predicted) for one in self.views(view)]
             self._view_margins[view] = sum(margins) / len(margins)
         return self._view_margins[view]
 
     def spectrum(self, grouping: str) -> Any:
         """Return the images' power spectra, (N, features) float64, by "rings" or "blocks"."""
-        check_name("spectrum", grouping, SPECTRA)
-        return spectrum(self.x, grouping)
+        check_name("spectrum", grouping, images.SPECTRA)
+        return images.spectrum(self.x, grouping)
 
     @cached_property
     def residuals(self) -> Any:
         """The images' noise by magnitude, (N, features) float32; see `images.residual_shares`."""
         starts = range(0, len(self), _SAMPLES)
-        return np.concatenate([residual_shares(self.x[i : i + _SAMPLES]) for i in starts])
+        return np.concatenate([images.residual_shares(self.x[i : i + _SAMPLES]) for i in starts])
 
     def channel_statistics(self, kernel: str) -> Any:
         """Return statistics of the channels of a kernel's weighted sum, (N, 4 · channels) float32.

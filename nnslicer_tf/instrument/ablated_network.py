@@ -355,17 +355,11 @@ class Network:
                 changes[id(variable)] = variable, value
             return list(changes.values())
 
-        if mask.shape[0] == 1:
-            with keras.StatelessScope(changed({n: part[0] for n, part in masks.items()})):
-                return self._values({}, x, base, constants)
+        def values(masks: Named, *inputs: Any) -> list[Any]:
+            with keras.StatelessScope(changed(masks)):
+                return self._values({}, inputs, base, constants)
 
-        def one(row: Any) -> Any:
-            inputs, own = row
-            with keras.StatelessScope(changed(own)):
-                values = self._values({}, [v[None] for v in inputs], base, constants)
-            return [value[0] for value in values]
-
-        return ops.map(one, (list(x), masks))
+        return _by_row(values, masks, *x)
 
     def _values(self, masks: Named, x: Sequence[Any], base: Named, constants: Named) -> list[Any]:
         values: dict[str, Any] = dict(zip(self.im.input_operations, x, strict=True))
@@ -400,12 +394,8 @@ class Network:
             with keras.StatelessScope([(table, ops.cast(mask, table.dtype))]):
                 return operation.compute(*tokens)
 
-        masks_of_rows = masks[operation.params.name]
         value = operation.compute(*inputs)
-        if masks_of_rows.shape[0] == 1:
-            share = kept(masks_of_rows[0], *inputs)
-        else:
-            share = _map_rows(kept, masks_of_rows, *inputs)
+        share = _by_row(kept, masks[operation.params.name], *inputs)
         return value * share + (1 - share) * base[operation.name]
 
     def _recurrent(self, operation: Operation, masks: Named, base: Named) -> Callable[..., Any]:
@@ -432,18 +422,11 @@ class Network:
 
         def each(*inputs: Any) -> dict[str, Any]:
             rows = ops.shape(inputs[0])[0]
-            values = {
+            read = {
                 name: ops.broadcast_to(base[name], (rows, *base[name].shape[1:]))
                 for name in _read_by(operation)
             }
-
-            def one(row: Any) -> Any:
-                x, masks_of_row, read = row
-                read = {name: value[None] for name, value in read.items()}
-                found = _run_masked(run, operation, masks_of_row, read, *(v[None] for v in x))
-                return {name: value[0] for name, value in found.items()}
-
-            return ops.map(one, (list(inputs), own, values))
+            return _by_row(partial(_run_masked, run, operation), own, read, *inputs)
 
         return each
 
@@ -502,20 +485,25 @@ def _run_masked(
 def _weighted(params: Synapses, x: Any, mask: Any) -> Any:
     """Return a weighted sum without bias of `x` `(rows, …)`; `mask` is `(1 or rows, *kernel)`."""
     kernel = ops.cast(params.variable(), "float32")
-    if mask.shape[0] == 1:
-        return params.apply(x, kernel * ops.squeeze(mask, 0))
-    if params.by_rows is not None:
+    if mask.shape[0] != 1 and params.by_rows is not None:
         return params.by_rows(x, kernel * mask)
-    return _map_rows(lambda one, value: params.apply(value, kernel * one), mask, x)
+    return _by_row(lambda one, value: params.apply(value, kernel * one), mask, x)
 
 
-def _map_rows(function: Callable[..., Any], mask: Any, *values: Any) -> Any:
-    """Return a function of a mask and values for each row, `(rows, …)`."""
+def _by_row(function: Callable[..., Any], masks: Any, *values: Any) -> Any:
+    """Return a function of masks and values `(rows, …)`, which may be structures of tensors.
+
+    Masks `(1, …)` are those of all rows; others are of each row, which is computed by itself.
+    """
+    if keras.tree.flatten(masks)[0].shape[0] == 1:
+        return function(keras.tree.map_structure(lambda mask: mask[0], masks), *values)
 
     def one(row: Any) -> Any:
-        return function(row[0], *(value[None] for value in row[1:]))[0]
+        masks, values = row
+        alone = keras.tree.map_structure(lambda value: value[None], values)
+        return keras.tree.map_structure(lambda value: value[0], function(masks, *alone))
 
-    return ops.map(one, (mask, *values))
+    return ops.map(one, (masks, list(values)))
 
 
 def named_variables(im: InstrumentedModel) -> dict[str, keras.Variable]:

@@ -67,19 +67,10 @@ def _sum_to(values: Any, shape: tuple[int, ...]) -> Any:
     # The size of a tensor's axis may be unknown (None) while a function is traced.
     if len(have) == len(shape) and all(a in (None, b) for a, b in zip(have, shape, strict=True)):
         return values
-    lead = len(values.shape) - 1 - len(shape)
-    if lead:
-        values = _sum(values, tuple(range(1, 1 + lead)), keepdims=False)
-    stretched = tuple(
-        axis + 1
-        for axis, (have, want) in enumerate(zip(values.shape[1:], shape, strict=True))
-        if want == 1 and have != 1
-    )
-    return _sum(values, stretched, keepdims=True) if stretched else values
-
-
-def _sum(values: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """Sum in the dtype of the values; for booleans the sum is a logical "or"."""
+    lead = len(have) - len(shape)
+    extents = enumerate(zip(have[lead:], shape, strict=True), 1 + lead)
+    axes = (*range(1, 1 + lead), *(axis for axis, (n, wanted) in extents if n != wanted == 1))
+    # In the dtype of the values; for booleans the sum is a logical "or".
     if isinstance(values, np.ndarray):
-        return values.sum(axis=axes, keepdims=keepdims, dtype=_dtype_of_sum(values))
-    return ops.sum(values, axis=axes, keepdims=keepdims)
+        return values.sum(axis=axes, dtype=_dtype_of_sum(values)).reshape(len(values), *shape)
+    return ops.reshape(ops.sum(values, axis=axes), (-1, *shape))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._environment import keras
+from nnslicer_tf._numerics import parted
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Operation
 
@@ -39,15 +40,11 @@ def sources_of(
     function: Callable[..., Any], shapes: Sequence[tuple[int, ...]]
 ) -> np.ndarray | None:
     """Return the source of each output as `routing_map` does; None if values are changed."""
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    count = sum(sizes)
+    count = sum(int(np.prod(shape)) for shape in shapes)
 
     def send(values: np.ndarray) -> np.ndarray:
-        parts = np.split(values.astype(np.float32), np.cumsum(sizes)[:-1], axis=1)
-        tensors = [
-            keras.ops.convert_to_tensor(part.reshape(len(part), *shape))
-            for part, shape in zip(parts, shapes, strict=True)
-        ]
+        parts = parted(values.astype(np.float32), dict(enumerate(shapes))).values()
+        tensors = map(keras.ops.convert_to_tensor, parts)
         return keras.ops.convert_to_numpy(function(*tensors)).astype(np.float64)
 
     # From 1, to distinguish the first input from the zeros that padding inserts.

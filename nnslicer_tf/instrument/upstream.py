@@ -29,22 +29,18 @@ def add(a: Any, b: Any) -> Any:
 
 
 def convolution_without_gaps(
-    space: Sequence[int],
-    output_space: Sequence[int],
-    kernel_size: Sequence[int],
-    strides: Sequence[int],
-    padding: str,
-    convolve: Callable[[Any, Any, tuple[int, ...]], Any],
+    layer: Any, space: Sequence[int], output_space: Sequence[int], convolve: Callable[..., Any]
 ) -> Callable[[Any, Any], Any]:
-    """Return a convolution that first drops the inputs between its windows.
+    """Return a layer's convolution that first drops the inputs between its windows.
 
     Its strides then do not exceed its kernel; shapes are spatial. `convolve` takes an input, a
     kernel and strides, and does not pad.
     """
     paddings, steps, reads = [], [], []
-    for n, out, k, s in zip(space, output_space, kernel_size, strides, strict=True):
-        total = 0 if padding == "valid" else max((out - 1) * s + k - n, 0)
-        left = k - 1 if padding == "causal" else total // 2
+    extents = zip(space, output_space, layer.kernel_size, layer.strides, strict=True)
+    for n, out, k, s in extents:
+        total = 0 if layer.padding == "valid" else max((out - 1) * s + k - n, 0)
+        left = k - 1 if layer.padding == "causal" else total // 2
         paddings.append([left, max(total - left, 0)])
         steps.append(min(s, k))
         reads.append((np.arange(out)[:, None] * s + np.arange(k)).ravel() if s > k else None)
@@ -60,19 +56,16 @@ def convolution_without_gaps(
 
 
 def transposed_without_gaps(
-    space: Sequence[int],
-    output_space: Sequence[int],
-    kernel_size: Sequence[int],
-    strides: Sequence[int],
-    padding: str,
-    convolve: Callable[[Any, Any, tuple[int, ...]], Any],
+    layer: Any, space: Sequence[int], output_space: Sequence[int], convolve: Callable[..., Any]
 ) -> Callable[[Any, Any], Any]:
     """Return a transposed convolution that adds the gaps' zeros afterwards; arguments as above."""
     steps, reads = [], []
-    for n, out, k, s in zip(space, output_space, kernel_size, strides, strict=True):
+    extents = zip(space, output_space, layer.kernel_size, layer.strides, strict=True)
+    for n, out, k, s in extents:
         step = min(s, k)
         full = (n - 1) * step + k  # extent of the result with these strides; 0 comes after it
-        read = np.arange(out) + (max((n - 1) * s + k - out, 0) // 2 if padding == "same" else 0)
+        left = max((n - 1) * s + k - out, 0) // 2 if layer.padding == "same" else 0
+        read = np.arange(out) + left
         if s > k:
             window, tap = np.divmod(read, s)
             read = np.where(tap < k, window * k + tap, full)

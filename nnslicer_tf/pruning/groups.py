@@ -10,16 +10,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument.layers import weighted_sums
 from nnslicer_tf.instrument.layout import DEPTHWISE
 from nnslicer_tf.pruning import units
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
 
-_SUMS = (
-    *(layers.Dense, layers.Conv1D, layers.Conv2D, layers.Conv3D),
-    *(layers.DepthwiseConv1D, layers.DepthwiseConv2D),
-    *(layers.SeparableConv1D, layers.SeparableConv2D),
-    *(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose),
-)
 # Routing layers that adapt to a different number of channels.
 _ADAPTING = (
     *(layers.Flatten, layers.Concatenate, layers.RepeatVector),
@@ -126,7 +121,7 @@ def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
         return False
     if operation.kind == "weighted_sum":
         is_grouped = operation.params.axes != DEPTHWISE and operation.params.groups > 1
-        return type(layer) in _SUMS and not is_grouped
+        return type(layer) in weighted_sums.LAYERS and not is_grouped
     if operation.kind == "routing" and not isinstance(layer, _ADAPTING):
         # Each output channel comes from the same input channel.
         channels, sources = graph.sources[operation.name]
@@ -136,4 +131,5 @@ def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
         return resizes or operation.shape == operation.input_shapes[0]
     if isinstance(layer, layers.BatchNormalization):
         return is_last_axis(layer, operation)
-    return not getattr(layer, "weights", []) or type(layer) in (*_SUMS, layers.PReLU)
+    has_weights = bool(getattr(layer, "weights", []))
+    return not has_weights or type(layer) in (*weighted_sums.LAYERS, layers.PReLU)

@@ -328,7 +328,4 @@ def _with_other(model: keras.Model, kind: OutputClasses, classes: list[int]) -> 
 
 def _places(y: np.ndarray, classes: list[int]) -> np.ndarray:
     """Return the output index of each sample's class: its place in `classes`, or the last."""
-    places = np.full(len(y), len(classes))
-    for place, label in enumerate(classes):
-        places[y == label] = place
-    return places
+    return np.where(np.isin(y, classes), np.searchsorted(classes, y), len(classes))

@@ -162,8 +162,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
     def load(cls, path: str | os.PathLike) -> "CriticalNeurons":
         """Read what `save` wrote; raise MissingFileError, or CorruptFileError if it is damaged."""
         with read_archive(path, _FORMAT, "file of critical neurons") as file:
-            names = file.names("layers")
-            return cls({n: file.array(f"layer{i}", np.bool_, "*") for i, n in enumerate(names)})
+            return cls(file.named("layers", "layer", np.bool_, "*"))
 
 
 def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer]:

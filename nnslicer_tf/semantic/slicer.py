@@ -70,9 +70,8 @@ class SemanticSlicer:
         self._layers = neuron_layers(im)
         self._x, self._y = metrics.labelled(im, x, y, batch_size)
         self.categories = np.unique(self._y)
-        values_of = metrics.METRICS[metric].prepare(
-            im, self._layers, metrics.reference_sample(im, baseline)
-        )
+        options, reference = metrics.METRICS[metric], metrics.reference_sample(im, baseline)
+        values_of = options.prepare(im, self._layers, reference)
         whole, scores = {layer: StandardScaler() for layer in self._layers}, []
         for c in track(self.categories, "Categories", len(self.categories), progress):
             part = {layer: StandardScaler() for layer in self._layers}
@@ -83,8 +82,8 @@ class SemanticSlicer:
                 for layer in self._layers:
                     part[layer].partial_fit(values[layer])
                     whole[layer].partial_fit(values[layer])
-            scores.append(metrics.layer_scores(metrics.METRICS[metric], part))
-        self.scores = metrics.layer_scores(metrics.METRICS[metric], whole)
+            scores.append(metrics.layer_scores(options, part))
+        self.scores = metrics.layer_scores(options, whole)
         self.category_scores = {k: np.stack([s[k] for s in scores]) for k in self._layers}
 
     def __getstate__(self) -> dict:

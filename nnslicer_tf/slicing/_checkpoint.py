@@ -68,10 +68,8 @@ class SumCheckpoint(Checkpoint):
         with store.open(_SUMS) as file:
             digests = file.value("digests", dict)
             self.digests = {int(index): value for index, value in digests.items()}
-            neurons, synapses = (
-                {n: file.array(f"{what[0]}{i}", np.number) for i, n in enumerate(file.names(what))}
-                for what in ("neurons", "synapses")
-            )
+            neurons = file.named("neurons", "n", np.number)
+            synapses = file.named("synapses", "s", np.number)
             self._totals = Totals(neurons, synapses, file.value("samples", int, least=0))
 
     def add(self, index: int, batch_digest: str, result: Totals) -> None:

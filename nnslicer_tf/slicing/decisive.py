@@ -10,6 +10,7 @@ import numpy as np
 
 from nnslicer_tf._checks import counted, names_in_order
 from nnslicer_tf._files import Archive, read_archive, write_archive
+from nnslicer_tf._numerics import parted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.instrument.layout import LEVELS
 from nnslicer_tf.slicing.slice import Slice
@@ -114,14 +115,9 @@ class DecisiveSlices(ShownAsTable):
 
     def _arrays(self, place: int, values: Any, dtype: Any) -> dict[str, np.ndarray]:
         """Return an array for each of `shapes`, with values at the members of a slice."""
-        sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
-        full = np.zeros(sum(sizes), dtype)
+        full = np.zeros(sum(map(math.prod, self.shapes.values())), dtype)
         full[self.members[place]] = values
-        parts = np.split(full, np.cumsum(sizes)[:-1])
-        return {
-            name: part.reshape(shape)
-            for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)
-        }
+        return parted(full, self.shapes)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the certificate, with one row per sample."""
@@ -292,10 +288,7 @@ class DecisiveSlices(ShownAsTable):
         file.check(fits, "its 'ends' do not divide the members into slices")
         members, contributions = (np.split(a, ends[:-1])[: len(ends)] for a in (found, values))
         # The probabilities of a number are NaN.
-        certificate = {
-            name: file.array(f"column{i}", np.generic, "samples", finite=False)
-            for i, name in enumerate(file.names("columns"))
-        }
+        certificate = file.named("columns", "column", np.generic, "samples", finite=False)
         info = file.value("info", dict)
         missing = [*(_COLUMNS - {*certificate}), *(_INFO - {*info})]
         file.check(not missing, f"it has no {missing}")

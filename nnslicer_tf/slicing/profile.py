@@ -224,8 +224,7 @@ class Profile(ShownAsTable):
         with read_archive(path, _FORMAT, "profile") as file:
             samples = file.value("samples", int, least=1)
             fingerprint = file.value("fingerprint", str)
-            names = file.names("operations")
-            means = {name: file.array(f"mean{i}", np.float64) for i, name in enumerate(names)}
+            means = file.named("operations", "mean", np.float64)
             file.check(all(mean.size for mean in means.values()), "a mean has no values")
             # Files of older versions do not have all of these.
             positions = file.header.get("positions", "each")
@@ -237,10 +236,9 @@ class Profile(ShownAsTable):
             is_code = isinstance(code, str) and re.fullmatch(r"([0-9a-f]+ [0-9a-f]{64})?", code)
             file.check(is_code, f"its code is {code!r}")
             has_rows = "rows" in file.header or "rows0" in file
-            inputs = file.names("rows") if has_rows else []
             kept = file.value("kept", int, least=0) if has_rows else 0
-            file.check(set(inputs) <= set(names), f"it has rows of {inputs!r}")
-            rows = {n: file.array(f"rows{i}", np.float32, "rows ...") for i, n in enumerate(inputs)}
+            rows = file.named("rows", "rows", np.float32, "rows ...") if has_rows else {}
+            file.check(rows.keys() <= means.keys(), f"it has rows of {[*rows]!r}")
             for name, array in rows.items():
                 fits = len(array) == kept and array.shape[1:] == means[name].shape
                 file.check(fits, f"its rows of {name!r} have shape {array.shape}")

@@ -237,10 +237,7 @@ class Slice(ShownAsTable):
     def load(cls, path: str | os.PathLike) -> "Slice":
         """Read a slice; raise MissingFileError, or CorruptFileError if it is damaged."""
         with read_archive(path, _FORMAT, "slice") as file:
-            neurons, synapses = (
-                {n: file.array(f"{what}{i}", np.number) for i, n in enumerate(file.names(what))}
-                for what in ("neurons", "synapses")
-            )
+            neurons, synapses = (file.named(w, w, np.number) for w in ("neurons", "synapses"))
             loaded = cls(neurons, synapses, file.value("info", dict))
             repr(loaded)  # a damaged header raises an error here, not when it is used
         return loaded

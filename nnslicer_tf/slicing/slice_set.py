@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from nnslicer_tf._checks import check_name, counted, names_of
 from nnslicer_tf._files import read_archive, write_archive
+from nnslicer_tf._numerics import parted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.slicing import _rows
 from nnslicer_tf.slicing._rows import Matrix, Shapes
@@ -120,9 +121,7 @@ class SliceSet(ShownAsTable):
 
     def _slice(self, synapses: np.ndarray, neurons: np.ndarray | None, samples: int) -> Slice:
         of_neurons, of_synapses = (
-            {n: values[place].reshape(shapes[n]) for n, place in _rows.places(shapes).items()}
-            if values is not None
-            else {}
+            {} if values is None else parted(values, shapes)
             for values, shapes in ((neurons, self.operations), (synapses, self.kernels))
         )
         return Slice(of_neurons, of_synapses, {**self.info, "samples": samples})

@@ -1,5 +1,6 @@
 """The models between two versions: the old weights plus some of the changes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ class Between:
         each = np.append(np.broadcast_to(active, (self.units,)), 0.0).astype(np.float32)
         return each[self.unit_of]
 
-    def active(self, units: np.ndarray) -> np.ndarray:
+    def active(self, units: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the mask in which only these units are active, `(units,)` float32."""
         active = np.zeros(self.units, np.float32)
         active[units] = 1

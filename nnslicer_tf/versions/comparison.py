@@ -264,14 +264,12 @@ def _layers(
     table = pd.DataFrame(rows)
     if between is None or not len(answers):
         return table, rest
-    places = {between.where(unit)[0]: unit for unit in range(between.units)}
+    units = {between.where(unit)[0]: [unit] for unit in range(between.units)}
     before, after = answers[:, 0], answers[:, 1]
     apart, distances = new.classes.distances(before, after).sum(), new.classes.distances
     columns: dict[str, list[float]] = {"old answer without": [], "new answer with": []}
     for layer in table["layer"]:
-        active = np.zeros(between.units)
-        if layer in places:
-            active[places[layer]] = 1
+        active = between.active(units.get(layer, []))
         without, alone = between.answers(1 - active, x), between.answers(active, x)
         columns["old answer without"].append(1 - float(distances(without, before).sum() / apart))
         columns["new answer with"].append(1 - float(distances(alone, after).sum() / apart))

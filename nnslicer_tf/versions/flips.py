@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf._checks import as_generator, counted, names_in_order
-from nnslicer_tf._environment import available_cores, progress_bar
+from nnslicer_tf._environment import available_cores, track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.data import DataLike
@@ -173,12 +173,7 @@ def explain_flips(
         return _fewest(between, samples[index : index + 1], before[index], after[index], draws)
 
     with ThreadPoolExecutor(available_cores()) as pool:
-        bar = progress_bar("Explaining flips", len(flips), progress)
-        with bar:
-            found = []
-            for result in pool.map(search, flips):
-                found.append(result)
-                bar.update()
+        found = list(track(pool.map(search, flips), "Explaining flips", len(flips), progress))
     certificate = {key: np.array([row[key] for *_, row in found]) for key in found[0][2]}
     units, effects = [one for one, *_ in found], [one for _, one, _ in found]
     return FlipCauses(between, flips, units, effects, certificate)

@@ -43,9 +43,8 @@ class Reversion(ShownAsTable):
     def model_at(self, share: float) -> keras.Model:
         """Return the model with another share of the changes taken back, of those in `steps`."""
         check_number("share", share, f"[0, {float(self.steps['share'].max())}]")
-        active = np.ones(self._between.units)
-        active[self._order[: round(share * self._between.units)]] = 0
-        return self._between.model(active)
+        reverted = self._order[: round(share * self._between.units)]
+        return self._between.model(1 - self._between.active(reverted))
 
     def change(self, unit: int) -> tuple[str, tuple[int, ...]]:
         """Return the name of a unit's variable or layer, and its index there."""

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from nnslicer_tf._numerics import parted
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.expansion import Constant, current, variables_of
@@ -27,7 +28,7 @@ from nnslicer_tf.instrument.layers.merges import product_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.layers.projections import Projection
-from nnslicer_tf.instrument.layers.rewrites import axes_of, spelled
+from nnslicer_tf.instrument.layers.rewrites import COMPARISONS, axes_of, spelled
 from nnslicer_tf.instrument.layers.weighted_sums import (
     convolution,
     depthwise,
@@ -119,14 +120,11 @@ def linear_steps(
 
     Raises UnsupportedLayerError if the function is not linear, or too large.
     """
-    sizes = [int(np.prod(s)) for s in call.input_shapes]
-    size, outputs = sum(sizes), int(np.prod(shape))
+    size, outputs = sum(int(np.prod(s)) for s in call.input_shapes), int(np.prod(shape))
 
     def run(rows: np.ndarray) -> Any:
-        parts = np.split(rows.astype(np.float32), np.cumsum(sizes)[:-1], axis=1)
-        pairs = zip(parts, call.input_shapes, strict=True)
-        tensors = [ops.convert_to_tensor(part.reshape(-1, *s)) for part, s in pairs]
-        return ops.reshape(function(*tensors), (len(rows), -1))
+        parts = parted(rows.astype(np.float32), dict(enumerate(call.input_shapes))).values()
+        return ops.reshape(function(*map(ops.convert_to_tensor, parts)), (len(rows), -1))
 
     def at_zero() -> Any:
         return run(np.zeros((1, size)))
@@ -156,7 +154,7 @@ def linear_steps(
 
     flat, last = f"{suffix}:flat", f"{suffix}:sum"
     steps = [
-        Step("routing", side_by_side, None, flat, tuple(range(len(sizes))), (size,)),
+        Step("routing", side_by_side, None, flat, tuple(range(len(call.input_shapes))), (size,)),
         replace(sum_step(replace(synapses, is_constant=True), last, (outputs,)), sources=(flat,)),
     ]
     if np.any(offset):
@@ -378,9 +376,8 @@ def _cast(operation: Any, call: LayerCall) -> tuple[Step, ...]:
     return (Step("elementwise", lambda x: ops.cast(ops.not_equal(x, 0), x.dtype), step),)
 
 
-_COMPARISONS = ("NotEqual", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual")
 LAYERS: LayerTable = {
-    "Amax": partial(reduction, kind="maximum"),
+    **dict.fromkeys(("Amax", "Max"), partial(reduction, kind="maximum")),
     **dict.fromkeys(("Argmax", "Argmin", "Argsort", "SearchSorted"), _index),
     "Cast": _cast,
     "Conv": partial(_convolution, convolution),
@@ -388,13 +385,11 @@ LAYERS: LayerTable = {
     "DepthwiseConv": partial(_convolution, depthwise),
     "Einsum": _einsum,
     "Matmul": _matmul,
-    "Max": partial(reduction, kind="maximum"),
-    "Mean": partial(reduction, kind="average"),
+    **dict.fromkeys(("Mean", "Sum"), partial(reduction, kind="average")),
     "OneHot": _one_hot,
     "StopGradient": lambda operation, call: (Step("routing", lambda x: x),),
-    "Sum": partial(reduction, kind="average"),
     "Take": _take,
     "Where": _where,
-    **dict.fromkeys((*_COMPARISONS, "Isnan", "Isinf", "Isfinite"), _comparison),
+    **dict.fromkeys((*COMPARISONS, "Isnan", "Isinf", "Isfinite"), _comparison),
     **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot", "LogicalXor"), _comparison),
 }

@@ -22,6 +22,7 @@ from keras import ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 
+COMPARISONS = ("NotEqual", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual")
 MAX_SORTED = 64  # values along an axis that is sorted
 
 
@@ -305,9 +306,8 @@ def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
 
 
 REWRITES: dict[str, Callable[..., Any]] = {
-    "All": _every,
+    **dict.fromkeys(("All", "Any"), _every),
     **dict.fromkeys(("Amin", "Min"), lambda op, x: -ops.max(-x, op.axis, op.keepdims)),
-    "Any": _every,
     "Average": _average,
     "Cross": _cross,
     "Cumprod": lambda op, x: ops.stack([*accumulate(ops.unstack(x, axis=op.axis), mul)], op.axis),
@@ -319,9 +319,7 @@ REWRITES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("Dot", "Tensordot"), _dot),
     "DotProductAttention": _attention,
     "Einsum": _einsum,
-    **dict.fromkeys(
-        ("Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual"), _comparison
-    ),
+    **dict.fromkeys(COMPARISONS, _comparison),
     **dict.fromkeys(("LayerNorm", "RMSNorm"), _of_inputs),
     "Logaddexp": lambda op, x1, x2: ops.log(ops.exp(x1) + ops.exp(x2)),
     "LogicalAnd": partial(_logical, ops.minimum),

@@ -91,14 +91,10 @@ def convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     without_gaps: Sum = apply
     of_groups: Sum = partial(apply, convolve=upstream.grouped_convolution)
     if any(k < s for k, s in zip(layer.kernel_size, layer.strides, strict=True)):
+        space, output_space = call.input_shapes[0][:-1], call.output_shape[:-1]
         without_gaps, of_groups = (
             upstream.convolution_without_gaps(
-                call.input_shapes[0][:-1],
-                call.output_shape[:-1],
-                layer.kernel_size,
-                layer.strides,
-                layer.padding,
-                partial(convolve, padding="valid"),
+                layer, space, output_space, partial(convolve, padding="valid")
             )
             for convolve in (ops.conv, upstream.grouped_convolution)
         )
@@ -151,14 +147,8 @@ def transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     )
     without_gaps: Sum = apply
     if any(k < s for k, s in zip(layer.kernel_size, strides, strict=True)):
-        without_gaps = upstream.transposed_without_gaps(
-            space,
-            output_space,
-            layer.kernel_size,
-            strides,
-            padding,
-            lambda x, kernel, strides: ops.conv_transpose(x, kernel, strides, padding="valid"),
-        )
+        convolve = partial(ops.conv_transpose, padding="valid")
+        without_gaps = upstream.transposed_without_gaps(layer, space, output_space, convolve)
     synapses = matrix_synapses(call.path, lambda: layer.kernel, 1, without_gaps, lambda: layer.bias)
     taps = partial(windows.transposed, space, layer.kernel_size, strides, padding, output_space)
     synapses = replace(synapses, axes=OUTPUTS_INPUTS, build_taps=taps)
