@@ -145,8 +145,8 @@ def explain(
     named: Any = {"classes": class_names, "columns": samples.columns}
     named["words"] = words.split() or next(iter(inputs.words(data, sample[None])), [])
     judged: Any = compare or ("integrated gradients, 50 samples",)
-    wishes: Any = {"instead_of": other, "background": rows, "usual": of_class, "compare": judged}
-    result = slicer.explain(sample, chosen, **wishes, **named)
+    asked: Any = {"instead_of": other, "background": rows, "usual": of_class, "compare": judged}
+    result = slicer.explain(sample, chosen, **asked, **named)
     result.save(output)
     print(f"{result.summary()}\nWritten to {output}")
 
@@ -234,8 +234,8 @@ def slice_(
             source = Samples(inputs.dataset(source, slicer.im, normalise, split="train").x)
         limits: Any = {"min_probability": min_probability, "max_divergence": max_divergence}
         limits |= {"at_least": at_least, "max_share": max_share}
-        wishes: Any = {"level": level, "reference": source, "minimal": minimal, "needed": needed}
-        result: Any = slicer.decisive(x, **wishes, **limits, folder=checkpoint)
+        asked: Any = {"level": level, "reference": source, "minimal": minimal, "needed": needed}
+        result: Any = slicer.decisive(x, **asked, **limits, folder=checkpoint)
     elif each:
         result = slicer.slice_each(x, chosen, folder=checkpoint)
     else:
