@@ -44,10 +44,8 @@ class Answers:
             self.kind = BINARY if target.against or is_label else NUMBER
         is_output = self.operation == im.logit_operation_of(output)
         self._outputs = partial(im.outputs_from, output=output) if is_output else np.asarray
-        self._by_sigmoid = self.classes.task != "multiclass" and self.classes.final in (
-            "",
-            "sigmoid",
-        )
+        by_sigmoid = self.classes.final in ("", "sigmoid")
+        self._by_sigmoid = by_sigmoid and self.classes.task != "multiclass"
         self.full = np.zeros((0, 0))
 
     @property
