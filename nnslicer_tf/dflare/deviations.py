@@ -215,12 +215,10 @@ class DeviationSet(ShownAsTable):
         figure = Figure(figsize=(6.6, 2.3 * len(rows)), layout="constrained")
         axes = figure.subplots(len(rows), 3 if are_images else 1, squeeze=False)
         for line, seed, image, row in zip(axes, seeds, images, rows, strict=True):
+            models = {"original": "confidence", "compressed": "compressed confidence"}
             answers = [
                 f"{who}: {row[who]}" + (f" ({row[sure]:.0%})" if sure in row else "")
-                for who, sure in (
-                    ("original", "confidence"),
-                    ("compressed", "compressed confidence"),
-                )
+                for who, sure in models.items()
             ]
             if "apart" in row:
                 answers = [f"answers apart by {row['apart']:.3g}"]
