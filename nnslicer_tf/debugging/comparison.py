@@ -8,7 +8,7 @@ The deviation that errors explain is one of labels (of maps, at the positions wh
 of values: the squared difference of the logits or numbers.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from keras import ops
 from matplotlib.figure import Figure
+from sklearn.utils import gen_batches
 
 from nnslicer_tf._checks import check_count, check_name, counted
 from nnslicer_tf._environment import track
@@ -86,7 +87,7 @@ class LayerComparison(ShownAsTable):
         self.x, self.labels = x, labels = x[self.rows], labels
         squares = {kind: dict.fromkeys(self._names, 0.0) for kind in (*_KINDS, "in", "out")}
         shares: Arrays = {}
-        for rows in track(list(self._batches()), "Comparing", progress=progress):
+        for rows in track([*gen_batches(len(x), batch_size)], "Comparing", progress=progress):
             values, computed, made = self._made(x[rows])
             original = self.im.forward(x[rows], self._names)
             changes = {
@@ -163,10 +164,8 @@ class LayerComparison(ShownAsTable):
             return run(x, [error * keep[i] for i, error in enumerate(errors)], read)
 
         def gradients(x: Any, errors: Sequence[Any], direction: Any, share: Any) -> Any:
-            def scores(*parts: Any) -> Any:
-                return run(x, parts, scored)
-
-            return vector_jacobian_product(scores, [error * share for error in errors], direction)
+            parts = [error * share for error in errors]
+            return vector_jacobian_product(lambda *e: run(x, e, scored), parts, direction)
 
         self._outputs = compiled_function(switched)
         self._gradients = compiled_function(gradients)
@@ -230,7 +229,7 @@ class LayerComparison(ShownAsTable):
         for name in {name for names in switched for name in names}:
             check_name("place", name, self._names)
         before, after = 0.0, np.zeros(len(switched))
-        for rows in self._batches():
+        for rows in gen_batches(len(self.x), self._batch_size):
             x, (_, _, made) = self.x[rows], self._made(self.x[rows])
             right, wrong = self._ends(rows, made)
             before += self._deviation(wrong, right)
@@ -290,10 +289,6 @@ class LayerComparison(ShownAsTable):
         count = f"{len(self.x)} of {self.given} samples {of}, {len(self.places)} places"
         return f"LayerComparison({count}; '{first}' causes {self.causes[first]:.0%})"
 
-    def _batches(self) -> Iterator[slice]:
-        for start in range(0, len(self.x), self._batch_size):
-            yield slice(start, start + self._batch_size)
-
 
 def compare_layers(
     im: InstrumentedModel,
@@ -344,9 +339,8 @@ def compare_layers(
     labels = None
     if not kind.is_number:
         parts = []
-        for start in range(0, len(x), batch_size):
-            batch = x[start : start + batch_size]
-            both = (im.predict(batch), counterpart.values(batch)[name])
+        for rows in gen_batches(len(x), batch_size):
+            both = (im.predict(x[rows]), counterpart.values(x[rows])[name])
             parts.append(np.stack([kind.from_outputs(values) for values in both], axis=1))
         labels = np.concatenate(parts)
     differ = labels is not None and bool((labels[:, 0] != labels[:, 1]).any())

@@ -127,10 +127,11 @@ class Evidence:
             return sum(slices) / len(slices)
         if not local:
             return self.contributions(PREDICTED, kernels, columns)
-        parts = [
-            self.contributions(local_criterion(self.im, name), [name], own)
-            for name, own in self._by_kernel(kernels, columns)
-        ]
+        parts = []
+        for name, own in self._by_kernel(kernels, columns):
+            operation = operation_of(self.im, name)
+            criterion = Criterion({operation: "all"}, until=operation)
+            parts.append(self.contributions(criterion, [name], own))
         return np.concatenate(parts, axis=1)
 
     def contributions(
@@ -186,9 +187,3 @@ def convolutions(im: InstrumentedModel) -> list[str]:
 def operation_of(im: InstrumentedModel, kernel: str) -> str:
     """Return the first operation that uses a kernel."""
     return next(o.name for o in im.operations if getattr(o.params, "name", None) == kernel)
-
-
-def local_criterion(im: InstrumentedModel, kernel: str) -> Criterion:
-    """Return the criterion of a kernel's local slice: all outputs of its layer."""
-    name = operation_of(im, kernel)
-    return Criterion({name: "all"}, until=name)

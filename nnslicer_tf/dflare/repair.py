@@ -58,15 +58,11 @@ def repair_labels(
     seeds, triggers, seed_labels, trigger_labels = repair_data(pair, found)
     x, y = np.concatenate([seeds, triggers]), np.concatenate([seed_labels, trigger_labels])
     network = MLPClassifier((hidden,), max_iter=max_iter, random_state=rng)
-    return RepairedClassifier(pair.compressed, fit_repair(network, x, y), x.shape[1])
-
-
-def fit_repair(network: MLPClassifier, probabilities: np.ndarray, y: np.ndarray) -> MLPClassifier:
-    """Fit a perceptron to the compressed model's probabilities and the original's labels."""
     with warnings.catch_warnings():
         # Stopping at max_iter prevents overfitting.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return network.fit(probabilities, y)
+        network.fit(x, y)
+    return RepairedClassifier(pair.compressed, network, x.shape[1])
 
 
 def repair_data(

@@ -1,6 +1,5 @@
 """The walk through a model as a list of steps, simplified without loss of exactness."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from nnslicer_tf.errors import InvalidArgumentError
@@ -66,9 +65,16 @@ def program_of(im: InstrumentedModel) -> LineProgram:
             del merged[only]
             step = LineStep(step.name, before.inputs, both)
         merged[step.name] = step
-    marked = mark_dead(list(merged.values()), output)
+
+    # The values that no later step needs.
+    needed = {output}
+    marked: list[LineStep] = []
+    for step in reversed(merged.values()):
+        dead = tuple({name for name in step.inputs if name not in needed})
+        needed.update(step.inputs)
+        marked.insert(0, step._replace(dead=dead))
     output_shape = im[im.logit_operation].shape
-    return LineProgram(im.input_operation, output, marked, im.input_shape, output_shape)
+    return LineProgram(im.input_operation, output, tuple(marked), im.input_shape, output_shape)
 
 
 def _merged(first: Transformer, second: Transformer) -> Transformer | None:
@@ -87,14 +93,3 @@ def _merged(first: Transformer, second: Transformer) -> Transformer | None:
             pool.floor = 0.0
             return pool
     return None
-
-
-def mark_dead(steps: Sequence[LineStep], output: str) -> tuple[LineStep, ...]:
-    """Record for each step the values that no later step needs."""
-    needed = {output}
-    marked = []
-    for step in reversed(steps):
-        dead = tuple({name for name in step.inputs if name not in needed})
-        needed.update(step.inputs)
-        marked.append(step._replace(dead=dead))
-    return tuple(marked[::-1])

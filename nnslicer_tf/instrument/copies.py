@@ -11,7 +11,7 @@ import inspect
 import re
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any
@@ -42,21 +42,21 @@ def copy_model(model: keras.Model, input_shape: functional.Shapes | None = None)
     UnsupportedLayerError if a layer cannot be copied: its class or a function that it uses is not
     registered with Keras, or it has state that Keras does not save.
     """
-    if functional.has_graph(model):
+    copy = None
+    if not functional.has_graph(model):
+        # Keras raises these for a model without a config.
+        with suppress(NotImplementedError, TypeError):
+            copy = type(model).from_config(model.get_config())
+    if copy is None:
         copy = rebuild(functional.as_functional(model, input_shape))  # it builds a sequential one
     else:
-        try:
-            copy = type(model).from_config(model.get_config())
-        except (NotImplementedError, TypeError):  # Keras raises these for a model without a config
-            copy = rebuild(functional.as_functional(model, input_shape))
-        else:
-            if not copy.built:
-                copy(np.zeros((1, *model.get_build_config()["input_shape"][1:]), np.float32))
-            _keep_functions(model, copy)
-            transfer(model, copy, {})
-            # Keras has numbered the layers that the class creates.
-            for layer, same in zip(model._flatten_layers(), copy._flatten_layers(), strict=True):
-                same.name = layer.name
+        if not copy.built:
+            copy(np.zeros((1, *model.get_build_config()["input_shape"][1:]), np.float32))
+        _keep_functions(model, copy)
+        transfer(model, copy, {})
+        # Keras has numbered the layers that the class creates.
+        for layer, same in zip(model._flatten_layers(), copy._flatten_layers(), strict=True):
+            same.name = layer.name
     check_copy(model, copy, input_shape)
     return copy
 

@@ -76,8 +76,7 @@ class SemanticSlicer:
         for c in track(self.categories, "Categories", len(self.categories), progress):
             part = {layer: StandardScaler() for layer in self._layers}
             members = np.flatnonzero(self._y == c)
-            for start in range(0, len(members), batch_size):
-                batch = members[start : start + batch_size]
+            for batch in np.split(members, range(batch_size, len(members), batch_size)):
                 values = metrics.finite(values_of(self._x[batch], self._y[batch]))
                 for layer in self._layers:
                     part[layer].partial_fit(values[layer])
