@@ -330,9 +330,11 @@ def _decisive_for(
             smallest = search({output: PREDICTED} if of_output else replace(target, against=()))
         elif not target.against:
             one, other = (names[i] if names else str(i) for i in (label, int(whole.argmax())))
+            is_one_unit = im[target.answer].shape == (1,)  # a contrast is of two
+            remedy = f"target={other!r}" if is_one_unit else f"a contrast: instead_of={other!r}"
             withheld = (
-                f"There is no decisive slice for {one}, because the model answers {other}. A "
-                f"contrast has one: instead_of={other!r}."
+                f"There is no decisive slice for {one}, because the model answers {other}. Ask for "
+                f"{remedy}."
             )
         if target.against:
             contrast = search(target)

@@ -267,10 +267,11 @@ class Explanation(ShownAsTable):
                     f"{row['probability of empty answer']:.1%}. What keeps it proves little."
                 )
         kept = all(one.certificate["kept"][0] for one in found)
+        of = what.split(" rather than ")[0]
         is_specific = kept and not any(g for one in found for _, g in one.info["others"][0])
         decisive = [] if is_specific else ["No specific slice was found."]
         for one in found:
-            own = f" for {what.split(' rather than ')[0]} among all classes"
+            own = f" for {of} among all classes"
             asked = f" for {what}" if one is self.contrast else own if len(found) == 2 else ""
             decisive.append(f"Decisive slice{asked}: {one.summary(0, names)}")
         if len(found) == 2:
@@ -285,7 +286,7 @@ class Explanation(ShownAsTable):
             lines.append(self.withheld)
         synapses = self.slice.to_vector()
         lines += [
-            f"The slice by counts for {what} has {np.count_nonzero(synapses):,} of "
+            f"The slice by counts for {of} has {np.count_nonzero(synapses):,} of "
             f"{counted(len(synapses), 'synapse')} ({(synapses != 0).mean():.1%}), "
             f"at θ = {self.slice.info.get('theta')}."
         ]

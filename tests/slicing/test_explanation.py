@@ -658,3 +658,34 @@ def test_an_answer_that_is_off_stands_by_its_own_name():
         for line in stands:
             assert f"not {names[label]} has {off[label]:.1%}" in line
     assert said
+
+
+@pytest.mark.parametrize("units", [1, 2, 4])
+def test_what_to_ask_for_the_class_that_lost(units):
+    """One sigmoid has no contrast of two classes: the other class has the slice."""
+    keras.utils.set_random_seed(8)
+    final = "sigmoid" if units == 1 else "softmax"
+    model = keras.Sequential(
+        [keras.Input((5,)), layers.Dense(6, "relu"), layers.Dense(units, final)]
+    )
+    x = np.random.default_rng(8).normal(size=(50, 5)).astype(np.float32)
+    profile = nns.Profile.from_data(model, x, progress=False)
+    slicer = nns.Slicer(model, profile, theta=0.1, workers=0, progress=False)
+    answers = model.predict(x[:1], verbose=0)[0]
+    best = int(answers[0] > 0.5) if units == 1 else int(answers.argmax())
+    lost = (best + 1) % max(units, 2)
+    summary = slicer.explain(x[0], lost, compare=False).summary()
+    remedy = re.search(r"because the model answers (\d)\. Ask for (.*)='(\d)'\.", summary)
+    assert int(remedy[1]) == int(remedy[3]) == best
+    if units == 1:
+        assert remedy[2] == "target"
+        followed = slicer.explain(x[0], best, compare=False)
+        assert followed.decisive is not None and "Ask for" not in followed.summary()
+        return
+    assert remedy[2] == "a contrast: instead_of"
+    followed = slicer.explain(x[0], lost, instead_of=best, compare=False)
+    assert followed.contrast is not None and "Ask for" not in followed.summary()
+    # The slice by counts is of the target alone, whatever it is compared with.
+    alone = slicer.slice(x[:1], outputs=[lost])
+    assert all((followed.slice.synapses[k] == v).all() for k, v in alone.synapses.items())
+    assert f"The slice by counts for {lost} has" in followed.summary()

@@ -1743,7 +1743,7 @@ class Explorer {
     const { theta, outputs, parts } = this.doc.exhibits[exhibit];
     const { measured, says, predicted } = parts[part];
     if (measured) return `Why ${this.answerName(measured, measured.answer)}?`;
-    if (theta !== null && this.doc.asked) return `Slice by counts for ${this.doc.asked}`;
+    if (theta !== null && this.doc.asked) return `Slice by counts for ${this.doc.asked.split(" rather than ")[0]}`;
     const label = predicted ?? says?.whole[0][0];
     return theta === null || outputs !== "predicted" || label === undefined ? null
       : `Why ${this.className(label)}?`;
