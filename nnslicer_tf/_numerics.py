@@ -63,7 +63,7 @@ def parted(values: np.ndarray, shapes: Mapping[Any, Sequence[int]]) -> dict[Any,
     """Return the arrays `(…, *shape)`, by name, that lie side by side in `values` `(…, size)`."""
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
     parts = zip(np.split(values, ends, axis=-1)[:-1], shapes.items(), strict=True)
-    return {name: part.reshape(*values.shape[:-1], *shape) for part, (name, shape) in parts}
+    return {name: part.reshape((*values.shape[:-1], *shape)) for part, (name, shape) in parts}
 
 
 def smallest(values: np.ndarray, count: int) -> np.ndarray:

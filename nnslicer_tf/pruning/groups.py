@@ -10,7 +10,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from nnslicer_tf.instrument import InstrumentedModel, Operation
-from nnslicer_tf.instrument.layers import weighted_sums
+from nnslicer_tf.instrument.layers.weighted_sums import LAYERS as WEIGHTED_SUMS
 from nnslicer_tf.instrument.layout import DEPTHWISE
 from nnslicer_tf.pruning import units
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
@@ -121,7 +121,7 @@ def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
         return False
     if operation.kind == "weighted_sum":
         is_grouped = operation.params.axes != DEPTHWISE and operation.params.groups > 1
-        return type(layer) in weighted_sums.LAYERS and not is_grouped
+        return type(layer) in WEIGHTED_SUMS and not is_grouped
     if operation.kind == "routing" and not isinstance(layer, _ADAPTING):
         # Each output channel comes from the same input channel.
         channels, sources = graph.sources[operation.name]
@@ -132,4 +132,4 @@ def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
     if isinstance(layer, layers.BatchNormalization):
         return is_last_axis(layer, operation)
     has_weights = bool(getattr(layer, "weights", []))
-    return not has_weights or type(layer) in (*weighted_sums.LAYERS, layers.PReLU)
+    return not has_weights or type(layer) in (*WEIGHTED_SUMS, layers.PReLU)

@@ -49,13 +49,12 @@ class Metric:
         prepare: Maps the instrumented model, its layers with neurons and the baseline `(1, *input
             shape)` to a function from samples and labels to one value per sample and neuron, layer
             → `(samples, units)`.
-        score: Maps their means and variances over samples, float64 `(units,)`, to scores, which
-            are the means by default.
+        score: Maps their means and variances over samples, float64 `(units,)`, to scores.
         labels: Whether the values depend on the labels.
     """
 
     prepare: Callable[..., Callable[[np.ndarray, np.ndarray], Values]]
-    score: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda mean, variance: mean
+    score: Callable[[np.ndarray, np.ndarray], np.ndarray]
     labels: bool = True
 
 
@@ -266,6 +265,10 @@ def _over_positions(values: np.ndarray, reduce: Callable) -> np.ndarray:
     return reduce(values, axis=axes, dtype=np.float64) if axes else values.astype(np.float64)
 
 
+def _mean(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    return mean
+
+
 def backward_walk(
     im: InstrumentedModel,
     wanted: Sequence[str],
@@ -334,12 +337,12 @@ def cross_entropy(logits: Any, y: Any, sigmoid: bool = False) -> Any:
 
 
 METRICS: dict[str, Metric] = {
-    "avg": Metric(_activations, labels=False),
+    "avg": Metric(_activations, _mean, labels=False),
     "var": Metric(_activations, lambda mean, variance: variance, labels=False),
     # Zeros for one whose values are all equal
     "ens": Metric(_activations, lambda m, v: (minmax_scale(m) + minmax_scale(v)) / 2, labels=False),
-    "deeplift": Metric(partial(_backward_metric, "deeplift")),
-    "taylor": Metric(partial(_backward_metric, "taylor")),
-    "taylor_weights": Metric(partial(_backward_metric, "taylor_weights")),
+    "deeplift": Metric(partial(_backward_metric, "deeplift"), _mean),
+    "taylor": Metric(partial(_backward_metric, "taylor"), _mean),
+    "taylor_weights": Metric(partial(_backward_metric, "taylor_weights"), _mean),
 }
 """The contribution metrics by name."""
