@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from decimal import Decimal
 from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
@@ -163,6 +164,7 @@ def check_number(name: str, value: Any, interval: str) -> float:
     """Return `value` as a float; reject what is no number of an interval such as "[0, 1)"."""
     low, high = map(float, interval[1:-1].split(","))
     is_number = isinstance(value, Real) and not isinstance(value, bool)
+    value = float(Decimal(value)) if is_number and isinstance(value, int) else value  # any size
     is_end = is_number and value in (low, high) and interval[0 if value == low else -1] in "[]"
     if not is_number or not (is_end or low < value < high):
         above = "at least" if interval[0] == "[" else "above"

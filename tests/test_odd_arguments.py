@@ -46,6 +46,13 @@ def test_options_of_any_type(value):
             check_number("theta", value, "[0, 1]")
 
 
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000], ids=["large", "small", "long"])
+@pytest.mark.parametrize("interval", ["[0, inf)", "(0, 1]"])
+def test_integers_that_no_float_holds(value, interval):
+    with pytest.raises(InvalidArgumentError, match="theta must be .* Received: -?inf"):
+        check_number("theta", value, interval)
+
+
 PATHS = ("", 3, None, b"x", ["x"], "x" * 300, "a\0b")
 LOADERS = {
     "data": datasets.load_data,

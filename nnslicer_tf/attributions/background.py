@@ -290,8 +290,10 @@ def _features(groups: Groups, columns: Sequence[str]) -> tuple[np.ndarray, tuple
             if not is_int(member):
                 check_name("column", member, columns)
             index = columns.index(member) if isinstance(member, str) else int(member)
-            if not 0 <= index < len(columns) or index in group_of:
+            is_twice = columns.count(member) > 1
+            if not 0 <= index < len(columns) or index in group_of or is_twice:
                 what = "is in two groups" if index in group_of else "does not exist"
+                what = "is there twice: pass indices" if is_twice else what
                 raise InvalidArgumentError(
                     f"groups: column {member!r} of '{name}' {what}; the last is {len(columns) - 1}."
                 )

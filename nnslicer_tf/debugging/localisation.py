@@ -133,7 +133,8 @@ def mend(
         x: A few samples `(samples, *input_shape)`: failing ones, and passing ones to keep.
         y: Their right answers: classes `(samples, …)`, of maps at each position, or numbers.
         how: "mask" sets the synapses that feed the channels to zero; "scale" multiplies them by
-            the factor with the smallest loss on the samples; "train" trains only them, with Adam.
+            that of ten factors, -1 to 2, which has the smallest loss on the samples; "train" trains
+            only them, with Adam.
         output: Name of the output that is mended; needed if there are several.
         channels: Number of channels.
         epochs: For "train": passes over the samples.

@@ -471,7 +471,8 @@ def unusual_size(
         )
     # The slice is empty: because of θ, or because nothing differs even without an exclusion.
     neurons = list(target.neurons)
-    value, mean = (a[target.operation].ravel()[neurons].mean() for a in (values, means))
+    ends = (a[target.operation].ravel()[neurons].mean() for a in (values, means))
+    value, mean = (target.sign * end for end in ends)  # of class 0, the negated logit of class 1
     name = target.answer if target.label is None else f"output {target.label}"
     at_zero = int(np.count_nonzero(unexcluded().to_vector())) if theta > 0 else 0
     if at_zero and theta > 1:

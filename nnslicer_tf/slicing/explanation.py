@@ -291,10 +291,11 @@ class Explanation(ShownAsTable):
             f"at θ = {self.slice.info.get('theta')}."
         ]
         if not found:  # one certificate is enough
+            suffice = label is not None and label == self.kept.argmax() == self.removed.argmax()
             lines.append(
                 f"With only the slice active the model answers {said(self.kept)}; with the slice "
                 f"removed, {said(self.removed)}. Inactive synapses contribute their mean values."
-                + (" So other parts suffice, too." if label == self.removed.argmax() else "")
+                + (" So other parts suffice, too." if suffice else "")
             )
         if self.finding:
             lines.append(self.finding)

@@ -161,6 +161,19 @@ def test_groups_that_do_not_fit_are_refused(groups, message):
         slicer.explain(frame.iloc[0], groups=groups, compare=False, decisive=False)
 
 
+def test_a_group_cannot_name_a_column_that_is_there_twice():
+    """It took the first of them."""
+    frame = customers(8)
+    model = without_effect_of_age()
+    frame.columns = ["age", "age", *frame.columns[2:]]
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, frame, progress=False), progress=False)
+    options = {"compare": False, "decisive": False}
+    with pytest.raises(InvalidArgumentError, match="'age' of 'g' is there twice: pass indices"):
+        slicer.explain(frame.iloc[0], groups={"g": ["age", frame.columns[2]]}, **options)
+    found = slicer.explain(frame.iloc[0], groups={"g": [1, 2]}, **options)
+    assert found.background.features.tolist() == [0, 1, 1, 2, 3]
+
+
 def test_columns_among_several_inputs_have_names_and_groups(tmp_path):
     """Those of two tables, in another order than the inputs; beside a signal, on the page."""
     keras.utils.set_random_seed(0)

@@ -689,3 +689,20 @@ def test_what_to_ask_for_the_class_that_lost(units):
     alone = slicer.slice(x[:1], outputs=[lost])
     assert all((followed.slice.synapses[k] == v).all() for k, v in alone.synapses.items())
     assert f"The slice by counts for {lost} has" in followed.summary()
+
+
+def test_an_empty_slice_of_class_0_tells_its_own_logit():
+    """It told that of class 1, and that other parts suffice where the slice does not."""
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1, "sigmoid", name="o")])
+    weight = np.array([-1.0, 2, 3, -4])
+    model.set_weights([weight[:, None], np.array([-30.0])])
+    profile = nns.Profile.from_data(model, X, progress=False)
+    slicer = nns.Slicer(model, profile, theta=0.9, workers=0, progress=False)
+    logit, mean = (float(x @ weight - 30) for x in (X[0], X.mean(axis=0)))
+    for label, sign in ((0, -1), (1, 1)):
+        summary = slicer.explain(X[0], label, compare=False, decisive=False).summary()
+        told = re.search(r"output (\d) is (\S+), on average (\S+), and", summary)
+        assert int(told[1]) == label
+        assert float(told[2]) == pytest.approx(sign * logit, rel=1e-3)
+        assert float(told[3]) == pytest.approx(sign * mean, rel=1e-3)
+        assert ("other parts suffice" in summary) == (label == 0)  # the model answers 0 always
