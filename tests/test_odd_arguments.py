@@ -49,7 +49,7 @@ def test_options_of_any_type(value):
 @pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000], ids=["large", "small", "long"])
 @pytest.mark.parametrize("interval", ["[0, inf)", "(0, 1]"])
 def test_integers_that_no_float_holds(value, interval):
-    with pytest.raises(InvalidArgumentError, match="theta must be .* Received: -?inf"):
+    with pytest.raises(InvalidArgumentError, match=r"theta must be .* Received: -?inf"):
         check_number("theta", value, interval)
 
 
