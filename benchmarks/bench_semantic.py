@@ -2,7 +2,7 @@
 
     python benchmarks/bench_semantic.py
 
-`scan` is `nns.semantic.similarity.prefix_similarities` with matrix products on one thread;
+`scan` is `nns.semantic.slicer.prefix_similarities` with matrix products on one thread;
 `one matrix` a single landscape M = F·Fᵀ of the whole layer; `anew` computes the landscape of
 every prefix by a matrix product, as Algorithm 1 reads; `naive` computes every entry of every
 landscape on its own (Equation 1), timed on some entries and multiplied. Times are medians, on
@@ -20,7 +20,7 @@ import typer
 from timing import DATA, median_seconds
 
 from nnslicer_tf._environment import one_thread_a_product
-from nnslicer_tf.semantic.similarity import prefix_similarities, through_samples
+from nnslicer_tf.semantic.slicer import prefix_similarities, through_samples
 from reproduction.neusemslice.landscapes import landscape, similarity
 from reproduction.tables import provenance, write_table
 

@@ -170,8 +170,7 @@ def to_litert(
 ) -> bytes:
     """Return a Keras model as a LiteRT file, in float32 or as `convert` sets up the converter.
 
-    The converter's output and warnings are suppressed. It takes no name of an input that cannot be
-    an argument; see `plainly_named`. Raises UnsupportedLayerError if it fails.
+    The converter's output and warnings are suppressed. Raises UnsupportedLayerError if it fails.
     """
     if keras.backend.backend() != "tensorflow":
         raise errors.UnsupportedLayerError(
@@ -190,6 +189,6 @@ def to_litert(
         except (ConverterError, RuntimeError, TypeError, ValueError) as error:
             raise errors.UnsupportedLayerError(
                 f"TensorFlow cannot convert model '{model.name}' to LiteRT, for instance because "
-                "it has recurrent layers. Convert it yourself and pass the file, or prune it "
-                f"instead. TensorFlow says: {str(error).strip()[-200:]}"
+                "it has recurrent layers, or an input with a name like 'class'. Convert it yourself, "
+                f"or prune it instead. TensorFlow says: {str(error).strip()[-200:]}"
             ) from error

@@ -4,7 +4,7 @@ The caller supplies the training step for a batch, and a random generator for th
 samples: equal generators give equal weights if the backend is deterministic.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +17,8 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
 """Takes the indices of a batch's samples and the random generator, and returns the batch's loss."""
+
+_STATE = "seed_generator_state"
 
 
 def loss_of(kind: OutputClasses) -> Any:
@@ -41,21 +43,26 @@ def loss_of(kind: OutputClasses) -> Any:
 
 
 def compile_loss(model: keras.Model, optimizer: keras.optimizers.Optimizer, loss: Any) -> None:
-    """Compile for a loss, or one for each output, so that training leaves no graphs behind.
-
-    The optimiser's state is created before the first step, which would otherwise be traced twice,
-    and TensorFlow would keep a graph for every variable until the process ends. Summing gradients
-    over replicas would keep the step's own graph, so it is left out where there is a single one.
-    """
-    is_tensorflow = keras.backend.backend() == "tensorflow"
+    """Compile for a loss, or one for each output, and create the optimiser's state."""
     # XLA's convolutions are slower than TensorFlow's.
-    model.compile(optimizer=optimizer, loss=loss, jit_compile=False if is_tensorflow else "auto")
-    model.optimizer.build(model.trainable_variables)
-    if is_tensorflow:
+    compiles = False if keras.backend.backend() == "tensorflow" else "auto"
+    model.compile(optimizer=optimizer, loss=loss, jit_compile=compiles)
+    build_optimizer(model.optimizer, model.trainable_variables)
+
+
+def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> None:
+    """Create an optimiser's state before the first step, so that training leaves no graphs behind.
+
+    Otherwise the first step is traced twice, and TensorFlow keeps a graph for every variable until
+    the process ends. Summing gradients over replicas would keep the step's own graph, so it is left
+    out where there is a single replica.
+    """
+    optimizer.build(variables)
+    if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         if not tf.distribute.has_strategy():
-            model.optimizer._all_reduce_sum_gradients = list
+            optimizer._all_reduce_sum_gradients = list
 
 
 def adam(learning_rate: Any) -> Any:
@@ -71,6 +78,30 @@ def adam(learning_rate: Any) -> Any:
         ) from error
 
 
+def train_epoch(
+    step: TrainingStep,
+    samples: int,
+    batch_size: int,
+    rng: np.random.Generator,
+    *,
+    drop_last: bool = False,
+    what: str = "Training",
+    progress: bool = True,
+) -> list[float]:
+    """Train on every sample once, in random order; return the loss of each batch.
+
+    `rng` draws the order; `step` may draw from it as well. With `drop_last`, the last batch is
+    skipped if it is not full. `what` is the name of the progress bar.
+    """
+    check_count("batch_size", batch_size)
+    order = rng.permutation(samples)
+    starts = range(0, samples - batch_size + 1 if drop_last else samples, batch_size)
+    return [
+        step(order[start : start + batch_size], rng)
+        for start in track(starts, what, len(starts), progress)
+    ]
+
+
 @without_retracing_warnings()
 def train_epochs(
     step: TrainingStep,
@@ -82,21 +113,13 @@ def train_epochs(
     drop_last: bool = False,
     progress: bool = True,
 ) -> list[float]:
-    """Train for some epochs, on every sample once in each; return each epoch's mean loss.
-
-    `rng` draws the order of each epoch; `step` may draw from it as well. With `drop_last`, the last
-    batch of an epoch is skipped if it is not full.
-    """
+    """Train for some epochs, as `train_epoch` does, and return each epoch's mean loss."""
     check_count("epochs", epochs, 0)
-    check_count("batch_size", batch_size)
-    starts = range(0, samples - batch_size + 1 if drop_last else samples, batch_size)
     means = []
     for epoch in range(1, epochs + 1):
-        order = rng.permutation(samples)
-        losses = [
-            step(order[start : start + batch_size], rng)
-            for start in track(starts, f"epoch {epoch}/{epochs}", len(starts), progress)
-        ]
+        options: Any = {"drop_last": drop_last, "progress": progress}
+        what = f"epoch {epoch}/{epochs}"
+        losses = train_epoch(step, samples, batch_size, rng, what=what, **options)
         means.append(float(np.mean(losses)))
     return means
 
@@ -144,12 +167,13 @@ def selective_optimizer(
     return Selective.from_config(optimizer.get_config())
 
 
-def draw_dropout_seeds(model: keras.Model, rng: np.random.Generator) -> None:
-    """Draw the random states of layers such as dropout; without any, nothing is drawn.
+def set_dropout_seeds(model: keras.Model, seeds: Sequence[int]) -> None:
+    """Set the random states of layers such as dropout; copies and files do not preserve them."""
+    for i, state in enumerate([v for v in model.variables if v.path.endswith(_STATE)]):
+        state.assign(np.random.SeedSequence([*seeds, i]).generate_state(2))
 
-    Copies and files do not preserve them.
-    """
-    states = [v for v in model.variables if v.path.endswith("seed_generator_state")]
-    seed = int(rng.integers(2**32)) if states else 0
-    for i, state in enumerate(states):
-        state.assign(np.random.SeedSequence([seed, i]).generate_state(2))
+
+def draw_dropout_seeds(model: keras.Model, rng: np.random.Generator) -> None:
+    """Draw the random states of layers such as dropout; without any, nothing is drawn."""
+    if any(v.path.endswith(_STATE) for v in model.variables):
+        set_dropout_seeds(model, [int(rng.integers(2**32))])

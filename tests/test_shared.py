@@ -6,7 +6,7 @@ import pytest
 
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf._numerics import OutputClasses, largest, smallest
-from nnslicer_tf._training import compile_loss, loss_of, train_epochs
+from nnslicer_tf._training import compile_loss, loss_of, train_epoch, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 
 
@@ -39,12 +39,13 @@ def test_a_last_batch_that_is_not_full_can_be_left_out():
 
 def test_a_step_may_draw_from_the_generator():
     drawn = []
-
-    def step(rows, rng):
-        drawn.append(rng.integers(1000))
-        return 0.0
-
-    train_epochs(step, 4, 1, 2, np.random.default_rng(1), progress=False)
+    train_epoch(
+        lambda rows, rng: drawn.append(rng.integers(1000)) or 0.0,
+        4,
+        2,
+        np.random.default_rng(1),
+        progress=False,
+    )
     rng = np.random.default_rng(1)
     rng.permutation(4)
     assert drawn == rng.integers(1000, size=2).tolist()

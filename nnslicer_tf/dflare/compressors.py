@@ -20,7 +20,6 @@ from nnslicer_tf._numerics import smallest
 from nnslicer_tf.dflare.classifiers import ends_of
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
-from nnslicer_tf.instrument.copies import plainly_named
 from nnslicer_tf.instrument.data import DataLike, Samples
 
 METHODS = ("dynamic", "int8", "int16", "ai_edge", "prune")
@@ -145,7 +144,7 @@ def _converted(
         converter.inference_input_type = converter.inference_output_type = integers
         return converter.convert()
 
-    return to_litert(plainly_named(model), convert)
+    return to_litert(model, convert)
 
 
 def _quantised_by_recipe(

@@ -8,12 +8,10 @@ Cost: the layers are built again, and the check runs both models on four samples
 """
 
 import inspect
-import re
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from keyword import iskeyword
 from typing import Any
 
 import keras
@@ -25,8 +23,6 @@ from nnslicer_tf.instrument import functional
 from nnslicer_tf.instrument.comparison import difference, random_input
 from nnslicer_tf.instrument.functional import sublayers
 
-# Names of inputs that LiteRT's converter takes: they become a function's arguments.
-_ARGUMENT = re.compile(r"(?!self$)[A-Za-z0-9][A-Za-z0-9_.-]*")
 After = Callable[[keras.layers.Layer, keras.layers.Layer, Any, tuple], Any]
 """Function of a layer, its copy, the copy's output and arguments; it returns what follows it."""
 
@@ -59,20 +55,6 @@ def copy_model(model: keras.Model, input_shape: functional.Shapes | None = None)
             same.name = layer.name
     check_copy(model, copy, input_shape)
     return copy
-
-
-def plainly_named(model: keras.Model) -> keras.Model:
-    """Return a model, or a copy whose inputs have names that LiteRT's converter takes."""
-    names = [tensor.name for tensor in getattr(model, "inputs", None) or ()]
-    if all(_ARGUMENT.fullmatch(name) and not iskeyword(name) for name in names):
-        return model
-    copy = copy_model(model)
-    tensors = [
-        keras.Input(batch_shape=x.shape, dtype=x.dtype, name=f"input_{i}")
-        for i, x in enumerate(copy.inputs)
-    ]
-    structure = keras.tree.pack_sequence_as(functional.structure_of(copy, "input"), tensors)
-    return keras.Model(tensors, copy.call(structure), name=model.name)
 
 
 def rebuild(

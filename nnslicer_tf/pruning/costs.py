@@ -13,7 +13,6 @@ from nnslicer_tf._environment import without_retracing_warnings
 from nnslicer_tf._litert import LiteRTModel, quantised, to_litert
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Synapses, instrumented
-from nnslicer_tf.instrument.copies import plainly_named
 from nnslicer_tf.pruning.units import gate_of
 
 _WARM_UP = 5
@@ -66,7 +65,7 @@ class Costs:
     @cached_property
     def _litert(self) -> bytes:
         try:
-            return to_litert(plainly_named(self._model))
+            return to_litert(self._model)
         except UnsupportedLayerError:
             return b""
 

@@ -59,12 +59,10 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
     ratios = ratio if isinstance(ratio, Mapping) else dict.fromkeys(scores, ratio)
     for value in ratios.values():
         check_number("ratio", value, "[0, 1)")
+    if lone := scores.keys() ^ ratios.keys():
+        raise InvalidArgumentError(f"Kernels need scores and a ratio, not one: {sorted(lone)}.")
     keep = {}
     for name, score in scores.items():
-        if name not in ratios:
-            raise InvalidArgumentError(
-                f"Kernel {name!r} has scores but no ratio, as {', '.join(ratios)} have."
-            )
         keep[name] = ~smallest(np.abs(score), _count(ratios[name], np.size(score)))
     return keep
 

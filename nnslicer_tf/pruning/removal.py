@@ -36,7 +36,7 @@ Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep along it
 def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
     """Return a smaller copy without some units or filters, and without all that depends on them.
 
-    The outputs are the same as if the removed units were always zero.
+    The outputs are the same as if the removed units were always zero, after any normalisation.
 
     Args:
         model: Any that `InstrumentedModel` accepts; the copy of a subclassed one is functional.

@@ -26,7 +26,7 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
-from nnslicer_tf.instrument.copies import check_copyable, plainly_named
+from nnslicer_tf.instrument.copies import check_copyable
 from nnslicer_tf.instrument.outputs import check_classes
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.costs import Costs, to_litert
@@ -111,7 +111,7 @@ class Shrunk(ShownAsTable):
                 return
             with atomic_path(path) as temporary:
                 if path.suffix == ".tflite":
-                    temporary.write_bytes(to_litert(plainly_named(self.model)))
+                    temporary.write_bytes(to_litert(self.model))
                 elif path.suffix == ".keras":
                     self.model.save(temporary)
                 else:

@@ -126,7 +126,8 @@ class Explainer:
         tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
         names_in_order("classes", names, None if chosen.label is None else len(whole))
         text = max(im.input_operations, key=lambda n: im.graph.vocabulary(n) or 0)  # no segments
-        words = _words_of(words, np.ravel(values[text]) if tokens else np.zeros(0))
+        masks = any(operation.kind == "mask" for operation in im.operations)
+        words = _words_of(words, np.ravel(values[text]) if tokens else np.zeros(0), masks)
         for what, known in {"columns": columns, "words": words, "groups": groups or ()}.items():
             check_texts(what, known)
 
@@ -262,9 +263,11 @@ def _faint(contributions: Any, values: np.ndarray, target: Target, of_rows: np.n
     )
 
 
-def _words_of(words: Any, tokens: np.ndarray) -> Sequence[str]:
-    """Return a word for each token, or for each before the padding; see `Explainer.explain`."""
+def _words_of(words: Any, tokens: np.ndarray, masks: bool) -> Sequence[str]:
+    """Return a word for each token, or for each that is no padding; see `Explainer.explain`."""
     count = len(np.trim_zeros(tokens, "b"))
+    # Token 0 in front is padding if the model masks it, else a token.
+    front = int(np.argmax(tokens != 0)) if masks and count == len(tokens) > 0 else 0
     text = None
     if isinstance(words, tuple) and len(words) == 2 and hasattr(words[0], "get_vocabulary"):
         words, text = words
@@ -292,15 +295,16 @@ def _words_of(words: Any, tokens: np.ndarray) -> Sequence[str]:
     if not isinstance(words, bytes) and not all(isinstance(word, str) for word in found):
         raise InvalidArgumentError(f"words must be a sequence of words. Received: {words!r}")
     is_padding = [str(word).lower() in ("", "[pad]", "<pad>") for word in found]
-    is_marked = is_padding == [i >= count for i in range(len(tokens))]
-    if found and (isinstance(words, (str, bytes, set)) or not (len(found) == count or is_marked)):
-        takes = f"it has {count}" if len(tokens) else "the model takes no tokens"
+    is_marked = is_padding == [not front <= i < count for i in range(len(tokens))]
+    fits = is_marked or len(found) == count - front
+    if found and (isinstance(words, (str, bytes, set)) or not fits):
+        takes = f"it has {count - front}" if len(tokens) else "the model takes no tokens"
         raise InvalidArgumentError(
             f"words must have one word for each token of the sample; {takes}. Received: "
             f"{len(found)} {type(words).__name__}. Split the text as the model's vectoriser does, "
             "or pass the vectoriser and the text: words=(vectoriser, text)."
         )
-    return found
+    return found if is_marked or not found else [""] * front + found
 
 
 def _decisive_for(

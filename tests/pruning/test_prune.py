@@ -99,7 +99,9 @@ def test_bad_scores_are_refused(digits):
     ]:
         with pytest.raises(nns.errors.InvalidArgumentError, match=message):
             pruning.prune(im.model, scores, 0.5)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="'conv2' has scores but no ratio"):
+    with pytest.raises(
+        nns.errors.InvalidArgumentError, match=r"need scores and a ratio, not one: \['conv2'\]"
+    ):
         pruning.prune(im.model, weight, {"conv1": 0.5, "logits": 0.5})
 
 

@@ -706,3 +706,30 @@ def test_an_empty_slice_of_class_0_tells_its_own_logit():
         assert float(told[2]) == pytest.approx(sign * logit, rel=1e-3)
         assert float(told[3]) == pytest.approx(sign * mean, rel=1e-3)
         assert ("other parts suffice" in summary) == (label == 0)  # the model answers 0 always
+
+
+def test_words_of_a_text_that_is_padded_in_front():
+    """The words stood at the padding, and the tokens' contributions under "[PAD]"."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Embedding(9, 4, mask_zero=True),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(2, "softmax"),
+        ]
+    )
+    x = np.random.default_rng(0).integers(1, 9, (40, 6))
+    x[:20, :3] = 0
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
+
+    def found(words):
+        why = slicer.explain(x[0], words=words, compare=False, decisive=False)
+        return dict(zip(why.words, why.contributions.ravel(), strict=True))
+
+    expected = found(["", "", "", "a", "b", "c"])
+    assert found(["a", "b", "c"]) == expected
+    assert expected[""] == 0 and all(expected[word] != 0 for word in "abc")
+    for words in (["a", "b", "c", "", "", ""], [*"abcdef"], ["a", "b"]):
+        with pytest.raises(InvalidArgumentError, match="it has 3"):
+            found(words)

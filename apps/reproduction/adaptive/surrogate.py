@@ -14,11 +14,11 @@ from keras import ops
 
 from nnslicer_tf.detection import Evidence, LogitMargin, SliceDetector, VotingDetector
 from nnslicer_tf.detection.calibration import p_values
-from nnslicer_tf.detection.evidence import MIN_SPREAD, local_criterion, operation_of
+from nnslicer_tf.detection.evidence import MIN_SPREAD, operation_of
 from nnslicer_tf.detection.images import residual_shares, views
 from nnslicer_tf.detection.scorers import ClassDistance, Identity, RidgeMargin
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.slicing import Slicer
+from nnslicer_tf.slicing import Criterion, Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED
 from reproduction.adaptive.smooth import SmoothSlices
 
@@ -116,7 +116,8 @@ class TensorEvidence(Evidence):
         if key not in self._slices:
             parts: list[tuple[Any, Sequence[str]]] = [(PREDICTED, kernels)]
             if local:
-                parts = [(local_criterion(self.im, name), [name]) for name in kernels]
+                of = {name: operation_of(self.im, name) for name in kernels}
+                parts = [(Criterion({o: "all"}, until=o), [name]) for name, o in of.items()]
             rows = []
             for outputs, names in parts:
                 of = SmoothSlices(self.slicer, outputs, names, self._steepness)(self.x)

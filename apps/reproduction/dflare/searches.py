@@ -8,6 +8,7 @@ same; how long a search for a deviation takes is not.
 """
 
 import dataclasses
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 from scipy.stats import wilcoxon
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 from sklearn.neural_network import MLPClassifier
 
@@ -29,7 +31,7 @@ from nnslicer_tf.dflare import (
     repair_labels,
     verify,
 )
-from nnslicer_tf.dflare.repair import RepairedClassifier, fit_repair, repair_data
+from nnslicer_tf.dflare.repair import RepairedClassifier, repair_data
 from nnslicer_tf.errors import InvalidArgumentError
 from reproduction import plots
 from reproduction.dflare import settings
@@ -173,7 +175,10 @@ def cross_validate(
     for train, test in KFold(folds, shuffle=True, random_state=rng).split(seeds):
         x = np.concatenate([seeds[train], triggers[train]])
         y = np.concatenate([seed_labels[train], trigger_labels[train]])
-        network = fit_repair(MLPClassifier((100,), max_iter=500, random_state=rng), x, y)
+        network = MLPClassifier((100,), max_iter=500, random_state=rng)
+        with warnings.catch_warnings():  # stopping early prevents overfitting, as `repair_labels`
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            network.fit(x, y)
         repaired = int((network.predict(triggers[test]) == trigger_labels[test]).sum())
         broken = int((network.predict(seeds[test]) != seed_labels[test]).sum())
         counts = {"repair": repaired, "inducing": broken, "improvement": repaired - broken}

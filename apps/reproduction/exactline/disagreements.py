@@ -17,7 +17,7 @@ from nnslicer_tf.exactline.mesh import MAX_TAPS
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.exactline.planar_partition import divided
 from nnslicer_tf.exactline.plane import PlaneWalker
-from nnslicer_tf.exactline.program import LineProgram, LineStep, mark_dead
+from nnslicer_tf.exactline.program import LineProgram, LineStep
 from nnslicer_tf.exactline.rules.routing import side_by_side
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
@@ -129,5 +129,6 @@ def _together(walkers: Sequence[W]) -> W:
     steps.append(LineStep("output", tuple(outputs), side_by_side))
     size = sum(walker.program.output_shape[0] for walker in walkers)
     shapes = walkers[0].program.input_shape, (size,)
-    walkers[0].program = LineProgram("input", "output", mark_dead(steps, "output"), *shapes)
+    # No value is marked as dead: all are kept until the end, which small networks afford.
+    walkers[0].program = LineProgram("input", "output", tuple(steps), *shapes)
     return walkers[0]
