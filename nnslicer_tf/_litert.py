@@ -189,6 +189,6 @@ def to_litert(
         except (ConverterError, RuntimeError, TypeError, ValueError) as error:
             raise errors.UnsupportedLayerError(
                 f"TensorFlow cannot convert model '{model.name}' to LiteRT, for instance because "
-                "it has recurrent layers, or an input with a name like 'class'. Convert or prune "
-                f"it yourself. TensorFlow says: {str(error).strip()[-200:]}"
+                "it has recurrent layers, or an input with a name like 'class'. Convert it and "
+                f"pass the file, or prune it instead. TensorFlow says: {str(error).strip()[-200:]}"
             ) from error

@@ -293,7 +293,7 @@ def _features(groups: Groups, columns: Sequence[str]) -> tuple[np.ndarray, tuple
             is_twice = columns.count(member) > 1
             if not 0 <= index < len(columns) or index in group_of or is_twice:
                 what = "is in two groups" if index in group_of else "does not exist"
-                what = "is there twice: pass indices" if is_twice else what
+                what = "occurs twice: pass indices" if is_twice else what
                 raise InvalidArgumentError(
                     f"groups: column {member!r} of '{name}' {what}; the last is {len(columns) - 1}."
                 )

@@ -58,7 +58,7 @@ def _checked(command: Callable[..., None]) -> Callable[..., None]:
                 )
         command(**options)
 
-    # Typer passes its context, which knows what the command line sets, to such a parameter.
+    # Typer passes its context to a parameter of this type. It knows which options were given.
     own = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     parameters = [*signature.parameters.values(), own]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

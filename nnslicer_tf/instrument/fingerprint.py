@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from enum import Enum
 from functools import cache, cached_property, partial, wraps
 from numbers import Number
+from pickle import PicklingError
 from typing import Any, TypeVar
 
 import keras
@@ -202,7 +203,7 @@ def described(
         return f"{name}({listed([_without_names(config, {})])})"
     try:
         state = value.__reduce_ex__(2)[1:]  # what pickle would keep
-    except Exception:  # whatever an object raises that cannot be pickled, such as a lock
+    except (NotImplementedError, PicklingError, TypeError):  # such as of a lock
         return name
     return f"{name}({listed(list(p) if isinstance(p, Iterator) else p for p in state)})"
 

@@ -60,7 +60,7 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
     for value in ratios.values():
         check_number("ratio", value, "[0, 1)")
     if lone := scores.keys() ^ ratios.keys():
-        raise InvalidArgumentError(f"Kernels need scores and a ratio, not one: {sorted(lone)}.")
+        raise InvalidArgumentError(f"Kernels have scores or a ratio, but not both: {[*lone]}.")
     keep = {}
     for name, score in scores.items():
         keep[name] = ~smallest(np.abs(score), _count(ratios[name], np.size(score)))

@@ -272,7 +272,7 @@ class Slice(ShownAsTable):
         if self.level != other.level or not alike or columns[:1] != columns[-1:]:
             raise ProfileMismatchError(
                 "The slices have different models, granularities, levels or columns: their neurons "
-                "and synapses have different names or shapes, or the tables another order."
+                "and synapses differ in names or shapes, or their tables in the order of columns."
             )
 
     def _combine(self, other: "Slice", function: Callable, in_both: bool = False) -> "Slice":

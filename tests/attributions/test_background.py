@@ -168,7 +168,7 @@ def test_a_group_cannot_name_a_column_that_is_there_twice():
     frame.columns = ["age", "age", *frame.columns[2:]]
     slicer = nns.Slicer(model, nns.Profile.from_data(model, frame, progress=False), progress=False)
     options = {"compare": False, "decisive": False}
-    with pytest.raises(InvalidArgumentError, match="'age' of 'g' is there twice: pass indices"):
+    with pytest.raises(InvalidArgumentError, match="'age' of 'g' occurs twice: pass indices"):
         slicer.explain(frame.iloc[0], groups={"g": ["age", frame.columns[2]]}, **options)
     found = slicer.explain(frame.iloc[0], groups={"g": [1, 2]}, **options)
     assert found.background.features.tolist() == [0, 1, 1, 2, 3]

@@ -100,7 +100,7 @@ def test_bad_scores_are_refused(digits):
         with pytest.raises(nns.errors.InvalidArgumentError, match=message):
             pruning.prune(im.model, scores, 0.5)
     with pytest.raises(
-        nns.errors.InvalidArgumentError, match=r"need scores and a ratio, not one: \['conv2'\]"
+        nns.errors.InvalidArgumentError, match=r"or a ratio, but not both: \['conv2'\]"
     ):
         pruning.prune(im.model, weight, {"conv1": 0.5, "logits": 0.5})
 

@@ -206,7 +206,7 @@ def test_an_equal_model_with_other_names_is_another(tmp_path):
 
     (model, one), (_, again), (other, _) = built(), built(), built(2.0)
     for call in (lambda: one & again, lambda: one | again, lambda: one - again):
-        with pytest.raises(nns.errors.ProfileMismatchError, match="different names"):
+        with pytest.raises(nns.errors.ProfileMismatchError, match="differ in names"):
             call()
     assert set(one.edges(model)["kernel"]) <= {"h", "o"}
     with pytest.raises(nns.errors.ProfileMismatchError, match="other weights"):
@@ -226,5 +226,7 @@ def test_slices_of_tables_in_two_orders_are_not_combined():
     assert one & one == one == one | first(table)
     assert (one & nameless).neurons.keys() == one.neurons.keys()
     for wrong in (lambda: one & other, lambda: other + one, lambda: one.compare(other)):
-        with pytest.raises(nns.errors.ProfileMismatchError, match="or the tables another order"):
+        with pytest.raises(
+            nns.errors.ProfileMismatchError, match="or their tables in the order of columns"
+        ):
             wrong()

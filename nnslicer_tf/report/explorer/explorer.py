@@ -37,7 +37,7 @@ class Explorer:
     def save(self, path: str | os.PathLike) -> None:
         """Write the view as one HTML file, which needs neither a server nor a network."""
         if as_path(path).suffix.lower() not in (".html", ".htm"):
-            raise InvalidArgumentError(f"A view's file ends in .html. Received: '{path}'")
+            raise InvalidArgumentError(f"Views are saved as .html files. Received: '{path}'")
         with atomic_path(path) as temporary:
             temporary.write_text(self.html(), encoding="utf-8")
 

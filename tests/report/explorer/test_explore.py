@@ -295,7 +295,7 @@ def test_saving_replaces_and_refuses(digits, tmp_path):
     view.save(path)
     assert path.read_text(encoding="utf-8") == view.html()
     for other in (tmp_path, tmp_path / "picture.png"):
-        with pytest.raises(InvalidArgumentError, match=r"ends in \.html"):
+        with pytest.raises(InvalidArgumentError, match=r"saved as \.html files"):
             view.save(other)
 
 
