@@ -309,7 +309,7 @@ def _created(layer: keras.layers.Layer, entries: Mapping[str, Any]) -> keras.lay
             is_registered = keras.saving.get_registered_name(kind) != kind.__name__
             if is_foreign and callable(value) and not name.startswith("_") and not is_registered:
                 names.append(f"{name}='{kind.__name__}' is not registered")
-        reason = ", ".join(names) or str(error).strip().partition("\n")[0][:200]
+        reason = ", ".join(names) or str(error).strip().partition("\n")[0][:200].rstrip(".")
         raise UnsupportedLayerError(
             f"Layer '{layer.name}' ({type(layer).__name__}) cannot be copied, because Keras cannot "
             f"create it from its config: {reason}. Register its class and the functions that it "

@@ -177,8 +177,8 @@ class Profile(ShownAsTable):
             )
         if not same_model(f"- - {self.own_code}", f"- - {im.own_code}"):
             raise ProfileMismatchError(
-                f"The code of a layer of '{im.model.name}' has changed since the profile was made. "
-                "Profile the model again with Profile.from_data."
+                f"The code of a layer of '{im.model.name}', or a setting that it reads, is another "
+                "than in the profiled model. Profile this model with Profile.from_data."
             )
         names, known = [o.name for o in im.operations], [*self.means]
         if known != names:  # the same ones in another order are those of other layers, too
