@@ -103,6 +103,9 @@ def test_bad_scores_are_refused(digits):
         nns.errors.InvalidArgumentError, match=r"or a ratio, but not both: \['conv2'\]"
     ):
         pruning.prune(im.model, weight, {"conv1": 0.5, "logits": 0.5})
+    surplus = dict.fromkeys([*weight, "conv9"], 0.5)
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"not both: \['conv9'\]"):
+        pruning.prune(im.model, weight, surplus)
 
 
 @pytest.mark.parametrize("name", ["conv groups", "depthwise", "separable", "transposed same"])
