@@ -168,8 +168,7 @@ def generate(
         batch_size: Seeds processed together.
         progress: Show a progress bar.
 
-    Returns:
-        The inputs found, including seeds on which the models already disagree.
+    Returns the inputs found, including seeds on which the models already disagree.
 
     Raises InvalidArgumentError for one model, other classes or columns, tokens, or bad arguments;
     InputShapeError if models or seeds differ in shape; InputRangeError if seeds lie outside the

@@ -80,8 +80,8 @@ def find_deviations(
         checkpoint: A folder for finished searches; repeat an interrupted call to resume from it.
         progress: Whether to show a progress bar.
 
-    Returns:
-        One outcome per seed; those on which the models disagree already have `already_deviates`.
+    Returns one outcome per seed; those on which the models disagree already have
+    `already_deviates`.
 
     Raises InputShapeError if the seeds are not valid inputs of the domain; InvalidArgumentError if
     the outputs differ in size, are neither probabilities nor numbers with a tolerance (see

@@ -93,10 +93,8 @@ def export_suite(
         folder: Receives `test_deviations.py` and `deviations.npz`.
         preprocess: As in the search; the file stores the models' inputs. None: float32 values.
 
-    Returns:
-        The test file.
-
-    Raises InvalidArgumentError if nothing was found, answers are maps or numbers, or writing fails.
+    Returns the test file. Raises InvalidArgumentError if nothing was found, answers are maps or
+    numbers, or writing fails.
     """
     if not found.found.any():
         raise InvalidArgumentError("There are no deviations to export: none was found.")

@@ -179,9 +179,7 @@ class Ablation:
             x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
             batch_size: Rows (samples times donors) in one pass.
 
-        Returns:
-            `(samples, *operation shape)` float32; with several donors, `(samples, donors, *shape)`.
-
+        Returns `(samples, *operation shape)` or `(samples, donors, *operation shape)`, float32.
         Raises InvalidArgumentError if the mask does not fit the units; InputShapeError,
         InputRangeError or NonFiniteActivationError for bad samples.
         """

@@ -74,11 +74,8 @@ def check_array(
     """Return `x` as a finite float32 array `(batch, *shape)`.
 
     `first` is its first sample's index, and `columns` are the names of a table's, for messages.
-
-    Raises:
-        InputShapeError: if `x` has a different shape, or is not numeric.
-        InputRangeError: if `x` has values outside the bounds, or fractions where integers belong.
-        NonFiniteActivationError: if `x` has NaN or infinite values.
+    Raises InputShapeError if `x` has a different shape, or is not numeric; InputRangeError for
+    values outside the bounds, or fractions where integers belong; NonFiniteActivationError for NaN.
     """
     array = dense(x)
     if array.dtype.kind not in "fiub":

@@ -595,9 +595,7 @@ class InstrumentedModel(ShownAsTable):
             needs: Names of the operations that a function `of` reads; the logits by default.
             batch_size: Samples in one pass.
 
-        Returns:
-            Operation name → gradients `(samples, *operation shape)` float32.
-
+        Returns operation name → gradients `(samples, *operation shape)` float32.
         Raises InvalidArgumentError for unknown operations, those of recurrent layers, or indices;
         InputShapeError or NonFiniteActivationError as in `capture_batches`.
         """

@@ -29,10 +29,8 @@ def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarr
         scores: Kernel name → scores of its shape, as from `pruning.scores` for the target classes.
         share: The budget: share of every kernel's synapses to hide, 0 < share ≤ 1.
 
-    Returns:
-        Kernel name → bool array of the kernel's shape.
-
-    Raises InvalidArgumentError if the share is out of range, or scores are NaN.
+    Returns kernel name → bool array of the kernel's shape; raises InvalidArgumentError if the share
+    is out of range, or scores are NaN.
     """
     check_number("share", share, "(0, 1]")
     return keep_masks(scores, 1 - share)

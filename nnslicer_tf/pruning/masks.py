@@ -200,9 +200,7 @@ def weight_masks(
         keep: Kernel name → bool array of the kernel's shape, false where weights become zero.
         factors: Pairs of another variable, such as a bias, and an array of its shape.
 
-    Returns:
-        Variable's name → array of its shape, 1 for weights that are kept; others are not named.
-
+    Returns variable's name → array of its shape, 1 for weights that are kept; others are not named.
     Raises InvalidArgumentError if there is no such kernel, or its shape is different.
     """
     im = maskable(model)

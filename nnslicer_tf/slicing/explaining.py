@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_array, check_name, check_texts, counted, names_in_order, of_user
+from nnslicer_tf._checks import as_array, check_name, check_texts, counted, names_in_order
 from nnslicer_tf._environment import track, waiting
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
 from nnslicer_tf.attributions.background import (
@@ -33,6 +33,7 @@ from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.instrument.target import predicted_target, resolve_target
+from nnslicer_tf.report.words import words_of
 from nnslicer_tf.slicing.answers import Answers, asked_answers
 from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.decisive import DecisiveSlices
@@ -126,8 +127,7 @@ class Explainer:
         tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
         names_in_order("classes", names, None if chosen.label is None else len(whole))
         text = max(im.input_operations, key=lambda n: im.graph.vocabulary(n) or 0)  # no segments
-        masks = any(operation.kind == "mask" for operation in im.operations)
-        words = _words_of(words, np.ravel(values[text]) if tokens else np.zeros(0), masks)
+        words = words_of(im, words, np.ravel(values[text]) if tokens else np.zeros(0))
         for what, known in {"columns": columns, "words": words, "groups": groups or ()}.items():
             check_texts(what, known)
 
@@ -261,50 +261,6 @@ def _faint(contributions: Any, values: np.ndarray, target: Target, of_rows: np.n
         f"The contributions add up to only {total:+.2g}: the mean of the profiled data has nearly "
         f"the same score, {score - total:.3g}. Pass other samples as `background`."
     )
-
-
-def _words_of(words: Any, tokens: np.ndarray, masks: bool) -> Sequence[str]:
-    """Return a word for each token, or for each that is no padding; see `Explainer.explain`."""
-    count = len(np.trim_zeros(tokens, "b"))
-    # Token 0 in front is padding if the model masks it, else a token.
-    front = int(np.argmax(tokens != 0)) if masks and count == len(tokens) > 0 else 0
-    text = None
-    if isinstance(words, tuple) and len(words) == 2 and hasattr(words[0], "get_vocabulary"):
-        words, text = words
-    if hasattr(words, "id_to_token"):
-        with of_user("words"):
-            return [words.id_to_token(int(i)) for i in tokens]
-    if text is not None and not isinstance(text, str):
-        raise InvalidArgumentError(f"words=(vectoriser, text) needs a string. Received: {text!r}")
-    if hasattr(words, "get_vocabulary"):
-        of_text = np.trim_zeros(tokens if text is None else np.ravel(words([text])), "b")
-        vocabulary, last = words.get_vocabulary(), tokens.max(initial=0)
-        if last >= len(vocabulary) or not np.array_equal(of_text, tokens[:count]):
-            of = "a text of this vectoriser" if text is None else f"the text {text!r}"
-            raise InvalidArgumentError(
-                f"The sample does not consist of the tokens of {of}. Explain vectoriser([text]), "
-                "with the vectoriser that made the training data."
-            )
-        return [vocabulary[int(i)] for i in tokens[:count]]
-    try:
-        words = words.numpy() if hasattr(words, "numpy") else words
-        found = [word.decode() if isinstance(word, bytes) else word for word in words]
-    except TypeError as error:  # also of an array without axes
-        message = f"words must be a sequence of words. Received: {words!r}"
-        raise InvalidArgumentError(message) from error
-    if not isinstance(words, bytes) and not all(isinstance(word, str) for word in found):
-        raise InvalidArgumentError(f"words must be a sequence of words. Received: {words!r}")
-    is_padding = [str(word).lower() in ("", "[pad]", "<pad>") for word in found]
-    is_marked = is_padding == [not front <= i < count for i in range(len(tokens))]
-    fits = is_marked or len(found) == count - front
-    if found and (isinstance(words, (str, bytes, set)) or not fits):
-        takes = f"it has {count - front}" if len(tokens) else "the model takes no tokens"
-        raise InvalidArgumentError(
-            f"words must have one word for each token of the sample; {takes}. Received: "
-            f"{len(found)} {type(words).__name__}. Split the text as the model's vectoriser does, "
-            "or pass the vectoriser and the text: words=(vectoriser, text)."
-        )
-    return found if is_marked or not found else [""] * front + found
 
 
 def _decisive_for(

@@ -208,10 +208,8 @@ def patch_path(
     attention's context; of a receiving head all that it reads is changed: queries, keys and values.
     The other arguments are those of `patch`.
 
-    Returns:
-        (score − clean score) / (corrupt score − clean score).
-
-    Raises InvalidArgumentError if the receiver does not depend on the sender, or equal scores.
+    Returns (score − clean score) / (corrupt score − clean score); raises InvalidArgumentError if
+    the receiver does not depend on the sender, or the scores are equal.
     """
     im = instrumented(model)
     runs, chosen, scores = _runs(im, clean, corrupt, target, instead_of)

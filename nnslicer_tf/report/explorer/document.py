@@ -316,7 +316,7 @@ class Document:
             row: dict[str, Any] = {"samples": len(x), "values": {}, "changes": {}}
             row |= {"picture": self._packer.add(scaled), "low": low, "high": high}
             if self._words and len(x) == 1:
-                row["words"] = list(map(str, self._words[key[2]]))
+                row["words"] = list(map(str, self._words[key[2] or 0]))
             elif self._columns:
                 pairs = zip(self._columns, mean, strict=True)
                 row["words"] = [f"{name} = {value:.4g}" for name, value in pairs]

@@ -14,13 +14,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_texts, names_in_order
+from nnslicer_tf._checks import check_texts, counted, names_in_order
 from nnslicer_tf._files import as_path, atomic_path
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike, as_named, column_names, one_order
 from nnslicer_tf.report.explorer.document import Document
 from nnslicer_tf.report.explorer.exhibits import named_results, read_exhibit
+from nnslicer_tf.report.words import words_of
 
 
 class Explorer:
@@ -107,7 +108,7 @@ def explore(
             by the names of the slices. Without it, no local values are shown.
         classes: Names of the classes, in order.
         columns: Names of a table's columns; by default those of x, if it has any.
-        words: For text models, the tokens of each sample.
+        words: For text models, the words of each sample, as `Slicer.explain` accepts them.
         title: Title of the view; the model's name by default.
         progress: Show a progress bar.
 
@@ -117,6 +118,7 @@ def explore(
         InputShapeError, NonFiniteActivationError: for bad data.
     """
     means, explanation = None, slices if hasattr(slices, "contrast") else None
+    given = words
     if explanation is not None:  # it has all that is needed
         x = np.asarray(slices.sample)[None] if x is None else x
         classes = slices.classes if len(classes) == 0 else classes
@@ -127,7 +129,6 @@ def explore(
     columns = names_in_order("columns", columns)
     if any(isinstance(sample, str) for sample in words):
         raise InvalidArgumentError("words must have a list of the words of each sample.")
-    words = [[*map(str, sample)] for sample in words]
     models: dict[tuple, InstrumentedModel] = {}
     arrays: dict[int, np.ndarray] = {}  # exhibits with the same samples share them
     exhibits = []
@@ -153,12 +154,15 @@ def explore(
         if data is not None and id(data) not in arrays:
             arrays[id(data)] = np.concatenate(list(own_im.samples(table).batches(256)))
         samples = None if data is None else arrays[id(data)]
-        exhibit = read_exhibit(name, one, own_im, samples, means, classes)
-        if words and exhibit.each and len(words) != len(exhibit.parts):
-            raise InvalidArgumentError(
-                f"words has tokens of {len(words)} samples, '{name}' of {len(exhibit.parts)}."
-            )
-        exhibits.append(exhibit)
+        exhibits.append(read_exhibit(name, one, own_im, samples, means, classes))
+        if len(given) and samples is not None:
+            if len(given) != len(samples):
+                number = counted(len(samples), "sample")
+                raise InvalidArgumentError(f"words has {len(given)} lists, x {number}.")
+            is_text = own_im.graph.vocabulary(own_im.input_operation) is not None
+            tokens = samples.reshape(len(samples), -1)[:, : None if is_text else 0]
+            words = [words_of(own_im, *pair) for pair in zip(given, tokens, strict=True)]
+            check_texts("words", (word for sample in words for word in sample))
 
     first = exhibits[0].im
     known = one_order(*(one.columns for one in models.values()))  # the page shows only one
@@ -175,11 +179,9 @@ def explore(
     if columns and (len(inputs) != 1 or len(columns) != inputs[0]):
         raise InvalidArgumentError(f"columns has {len(columns)} names; a sample has shape {inputs}")
     title = title or f"Slices of {first.model.name}"
-    tokens = [word for sample in words for word in sample]
     if not first.classes.is_number:
         names_in_order("classes", classes, first.classes.count)
-    for what, names in {"words": tokens, "title": [title]}.items():
-        check_texts(what, names)
+    check_texts("title", [title])
     document = Document(exhibits, title, classes, columns, words, explanation, progress)
     return Explorer(title, document.pack())
 

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import zoo
@@ -393,3 +394,39 @@ def test_answers_are_those_of_the_models_task(task):
         for index, share in part["says"]["whole"]:
             assert share == pytest.approx(expected[index], abs=1e-5)
         assert part["predicted"] == part["says"]["whole"][0][0] == expected.argmax()
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_words_are_those_of_each_samples_tokens(masked):
+    """Only their number of samples was compared; those of a text padded in front were displaced."""
+    inputs = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(20, 4, mask_zero=masked)(inputs)
+    model = keras.Model(inputs, layers.Dense(2)(layers.GlobalAveragePooling1D()(x)))
+    data = np.random.default_rng(0).integers(1, 20, (40, 6))
+    profile = nns.Profile.from_data(model, data, progress=False)
+    slicer = nns.Slicer(model, profile, progress=False)
+    x = np.array([[0, 0, 0, 5, 6, 7], [3, 4, 5, 6, 0, 0]])
+    first = ["", "", "", *"abc"] if masked else [*"uvwabc"]
+    slices = slicer.slice(x)
+
+    def rows(given, slices=slices, x=x):
+        view = nns.explore(slices, slicer.im, x, profile=profile, words=given, progress=False)
+        return [row["words"] for row in unpack(view.data)[0]["rows"]]
+
+    own = first[3:] if masked else first
+    assert rows([own, [*"defg"]]) == [first, [*"defg"]]
+    padded = [first, [*"defg", "[PAD]", ""]]
+    assert rows(padded) == padded
+    # Marks of units belong to no sample in particular; one sample has its words all the same.
+    marks = {slicer.im.operations[-1].name: np.ones(2)}
+    assert rows([first], marks, x[:1]) == [first]
+
+    for wrong in ([[*"ab"], [*"defg"]], [own, [*"defgh"]], [own], [own, "defg"], [own, [1]]):
+        with pytest.raises(InvalidArgumentError, match="words"):
+            rows(wrong)
+
+
+def test_words_need_tokens(digits):
+    im, _, slices, x = digits
+    with pytest.raises(InvalidArgumentError, match="takes no tokens"):
+        nns.explore(slices, im, x, words=[["a"] * 784] * len(x), progress=False)
