@@ -143,9 +143,8 @@ class Background:
     def to_frame(self) -> pd.DataFrame:
         """Return a table of the features, largest contribution first; the index is the feature's.
 
-        Returns:
-            Columns feature, value, contribution, standard error (over the rows; what drawing
-            orders of features causes is part of it).
+        The columns are feature, value, contribution, standard error (over the rows; what drawing
+        orders of features causes is part of it).
         """
         values = []
         for index, name in enumerate(self.names or map(str, self.features)):

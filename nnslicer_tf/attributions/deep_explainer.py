@@ -67,9 +67,8 @@ class DeepExplainer:
             output_rank_order: Which ones: "max", "min" or "max_abs".
             check_additivity: Raise unless the values add up.
 
-        Returns:
-            An array; for several inputs, a list of these. With `ranked_outputs`, a pair: the last
-            axis are the ranks, and the indices of their outputs follow, `(samples, ranks)`.
+        Returns an array; for several inputs, a list of these. With `ranked_outputs`, a pair: the
+        last axis are the ranks, and the indices of their outputs follow, `(samples, ranks)`.
 
         Raises InvalidArgumentError if an argument is out of range, or values do not add up.
         """

@@ -39,10 +39,9 @@ def shapley_values(
     of the inputs belongs to, `(entries,)`, by default one of its own. Entries of a feature are
     exchanged together. `rng` draws the orders of features, where there are too many coalitions.
 
-    Returns:
-        The values `(rows, features)`, which add up to the sample's score less the row's, and the
-        standard errors of their means over the rows that the drawing of orders causes,
-        `(features,)`, 0 if all coalitions were run.
+    Returns the values `(rows, features)`, which add up to the sample's score less the row's, and
+    the standard errors of their means over the rows that the drawing of orders causes,
+    `(features,)`, 0 if all coalitions were run.
 
     Raises UnsupportedLayerError if there are more than 512 features.
     """

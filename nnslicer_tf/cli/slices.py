@@ -142,11 +142,17 @@ def explain(
         of_class = labelled.x[labelled.y == label] if isinstance(label, int) else labelled.x
         if not len(of_class):
             raise InvalidArgumentError(f"--usual: no sample of '{usual}' has the label {label}.")
-    named: Any = {"classes": class_names, "columns": samples.columns}
-    named["words"] = words.split() or next(iter(inputs.words(data, sample[None])), [])
-    judged: Any = compare or ("integrated gradients, 50 samples",)
-    asked: Any = {"instead_of": other, "background": rows, "usual": of_class, "compare": judged}
-    result = slicer.explain(sample, chosen, **asked, **named)
+    result = slicer.explain(
+        sample,
+        chosen,
+        instead_of=other,
+        classes=class_names,
+        columns=samples.columns,
+        words=words.split() or next(iter(inputs.words(data, sample[None])), []),
+        usual=of_class,
+        compare=compare or ("integrated gradients, 50 samples",),
+        background=rows,
+    )
     result.save(output)
     print(f"{result.summary()}\nWritten to {output}")
 
@@ -223,8 +229,15 @@ def slice_(
 ) -> None:
     """Slice samples: find the neurons and synapses that decide the outputs of interest."""
     chosen = outputs if outputs == "predicted" else inputs.numbers(outputs, "--outputs")
-    options: Any = {"granularity": granularity, "relative_to": relative_to, "rectify": rectify}
-    slicer = inputs.slicer(model, profile, theta, workers=workers, **options)
+    slicer = inputs.slicer(
+        model,
+        profile,
+        theta,
+        workers=workers,
+        granularity=granularity,
+        relative_to=relative_to,
+        rectify=rectify,
+    )
     x = inputs.dataset(data, slicer.im, normalise).x
     if decisive:
         source: Any = reference or ("mean" if at_least is None else "samples")
@@ -232,10 +245,18 @@ def slice_(
             from nnslicer_tf.instrument import Samples
 
             source = Samples(inputs.dataset(source, slicer.im, normalise, split="train").x)
-        limits: Any = {"min_probability": min_probability, "max_divergence": max_divergence}
-        limits |= {"at_least": at_least, "max_share": max_share}
-        asked: Any = {"level": level, "reference": source, "minimal": minimal, "needed": needed}
-        result: Any = slicer.decisive(x, **asked, **limits, folder=checkpoint)
+        result: Any = slicer.decisive(
+            x,
+            level=level,
+            reference=source,
+            max_share=max_share,
+            min_probability=min_probability,
+            max_divergence=max_divergence,
+            at_least=at_least,
+            needed=needed,
+            minimal=minimal,
+            folder=checkpoint,
+        )
     elif each:
         result = slicer.slice_each(x, chosen, folder=checkpoint)
     else:

@@ -108,9 +108,8 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
             lie within [0, 1]) or `"standard"` ((raw - mean) / std for each channel, with
             statistics of the training images). Has no effect on sentences.
 
-    Returns:
-        A `Dataset` with x `(N, height, width, channels)` float32, or `(N, words)` int32 for
-        sentences, and y `(N,)` int64.
+    Returns a `Dataset` with x `(N, height, width, channels)` float32, or `(N, words)` int32 for
+    sentences, and y `(N,)` int64.
 
     Raises InvalidArgumentError for an unknown name, split or normalisation; DatasetUnavailableError
     if the set is neither prepared nor downloadable.

@@ -69,11 +69,10 @@ def inspect(
             same `block_size`, and with `error` again set or again None.
         progress: Show a progress bar.
 
-    Returns:
-        One row per pair: `model`, `group`, `unit` (channel; NA for a whole group), `hypothesis`,
-        `measure`, `score` (NaN where not defined), `error`, `records` (behind the score). The
-        weights of a probe have separate rows, with `.weight` appended to the measure. `attrs` has
-        the number of `records` read and of each model's forward `passes`.
+    Returns one row per pair: `model`, `group`, `unit` (channel; NA for a whole group),
+    `hypothesis`, `measure`, `score` (NaN where not defined), `error`, `records` (behind the score).
+    The weights of a probe have separate rows, with `.weight` appended to the measure. `attrs` has
+    the number of `records` read and of each model's forward `passes`.
 
     Raises InvalidArgumentError for arguments out of range or unknown, and hypotheses of wrong
     length, constant, or unsuitable for a measure; InputShapeError if models take inputs of

@@ -344,12 +344,10 @@ def evaluate(
         detector: A fitted detector.
         attacks: Name → (originals, adversarial inputs), (N, *input_shape), successful ones only.
 
-    Returns:
-        A row for each attack, with the columns `attack`, `examples` (N), `precision` (0 if nothing
-        is flagged), `recall`, `f1`, `auroc`, `recall_at_5` (at the threshold of 5 % false positives
-        among the detector's held-out normal inputs; 0 if a yes-or-no rule flags more of them, and
-        NaN if there are fewer than 19) and `false_positives` (the measured rate among the
-        originals).
+    Returns a row for each attack, with the columns `attack`, `examples` (N), `precision` (0 if
+    nothing is flagged), `recall`, `f1`, `auroc`, `recall_at_5` (at the threshold of 5 % false
+    positives among the detector's held-out normal inputs; 0 if a yes-or-no rule flags more of them,
+    and NaN if there are fewer than 19) and `false_positives` (the rate among the originals).
 
     Raises:
         InvalidArgumentError: if an attack has no examples, or not as many as originals.

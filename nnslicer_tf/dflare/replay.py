@@ -29,11 +29,8 @@ def verify(pair: ModelPair, found: DeviationSet) -> np.ndarray:
         pair: The models, best freshly loaded; preprocessing and domain as in the search.
         found: The deviations, with their seeds.
 
-    Returns:
-        Whether each deviation holds, `(found,) bool`, in the order of `found.images`.
-
-    Raises:
-        InvalidArgumentError: if the domain lacks an operator of a trace, or the seeds are unknown.
+    Returns whether each deviation holds, `(found,) bool`, in the order of `found.images`; raises
+    InvalidArgumentError if the domain lacks an operator of a trace, or the seeds are unknown.
     """
     seeds = found.known_seeds()
     pair = pair.for_seeds(seeds).one_by_one()

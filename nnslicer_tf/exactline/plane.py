@@ -46,8 +46,7 @@ def exact_plane(
         checkpoint: Folder for finished parts, from which an interrupted run resumes.
         progress: Show a progress bar.
 
-    Returns:
-        The partition: one region for each combination of the operations' affine pieces that occurs.
+    Returns the partition: a region for each combination of the operations' affine pieces.
 
     Raises:
         UnsupportedLayerError: if an operation, named in the message, is not piecewise linear.

@@ -50,8 +50,7 @@ def exact_line(
         max_parts: Stop with an error at more parts, counted before those without a bend are joined.
         progress: Show the time after two seconds.
 
-    Returns:
-        The partition, with all points where the affine piece changes (ExactLine, definition 1).
+    Returns the partition, with all points where the affine piece changes (ExactLine, definition 1).
 
     Raises:
         UnsupportedLayerError: if an operation, named in the message, is not piecewise linear.

@@ -207,9 +207,8 @@ class Ablation:
             target: What is scored, of the ablation's target operation; that target by default.
             batch_size: Rows in one pass.
 
-        Returns:
-            The scores, `(samples,)` float64, and the effects, float32: `(units,)` summed over
-            samples, or `(samples, units)` for a mask of each sample. Both are means over donors.
+        Returns the scores, `(samples,)` float64, and the effects, float32: `(units,)` summed over
+        samples, or `(samples, units)` for a mask of each sample. Both are means over donors.
         """
         chosen = self.target if target is None else resolve_target(self.im, target)
         if chosen is None or chosen.operation != self.network.wanted[0]:

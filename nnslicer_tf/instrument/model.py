@@ -445,8 +445,7 @@ class InstrumentedModel(ShownAsTable):
             by_output: Whether the analysis takes a dict.
             required: Whether missing labels are an error; else they are None.
 
-        Returns:
-            The samples, and classes int64 or numbers float64, `(samples, …)`, by output if `y` is.
+        Returns the samples, and classes int64 or numbers float64 `(samples, …)`, by output as `y`.
 
         Raises InvalidArgumentError if labels are missing, or do not fit an output; InputShapeError,
         InputRangeError or NonFiniteActivationError as in `samples`.

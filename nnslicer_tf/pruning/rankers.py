@@ -226,8 +226,7 @@ def scores(
         rng: Draws the scores of "random"; the same seed gives the same scores.
         **options: For "nnslicer": attributes of `NNSlicerRanker`.
 
-    Raises:
-        InvalidArgumentError: for an unknown method, or samples, labels or classes that do not fit.
+    Raises InvalidArgumentError for an unknown method, and if samples, labels or classes do not fit.
     """
     im = instrumented(im, x)
     if not isinstance(method, Ranker):

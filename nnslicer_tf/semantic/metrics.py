@@ -87,9 +87,8 @@ def contributions(
         batch_size: Samples in one pass; it does not change the scores.
         progress: Show a progress bar.
 
-    Returns:
-        Layer's name → scores `(units,)` float64, larger for neurons that matter more. Only their
-        order within a layer is meaningful.
+    Returns layer name → scores `(units,)` float64, larger for neurons that matter more. Only
+    their order within a layer is meaningful.
 
     Raises:
         InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, or a

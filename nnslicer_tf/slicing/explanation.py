@@ -175,9 +175,8 @@ class Explanation(ShownAsTable):
 
         Layers with kernels at each of their calls, before activations; recurrent ones by states.
 
-        Returns:
-            Columns layer, channel, contribution (the sum of amounts over its positions), share (its
-            part of the layer's magnitudes), value and usual value (means over positions).
+        The columns are layer, channel, contribution (the sum of amounts over its positions), share
+        (its part of the layer's magnitudes), value and usual value (means over positions).
         """
         first = self._first_calls
         weighted = {operation_of(kernel, first.values()) for kernel in self.slice.synapses}
@@ -197,9 +196,8 @@ class Explanation(ShownAsTable):
     def synapses(self, most: int = 3) -> pd.DataFrame:
         """Return the `most` most important synapses of each layer, from output to input.
 
-        Returns:
-            Columns layer, synapse (its index in the kernel), contribution (its amount), share (its
-            part of the layer's magnitudes) and, with usual samples, frequency.
+        The columns are layer, synapse (its index in the kernel), contribution (its amount), share
+        (its part of the layer's magnitudes) and, with usual samples, frequency.
         """
         rows = []
         for name, values in reversed(self.amounts.synapses.items()):
@@ -216,10 +214,9 @@ class Explanation(ShownAsTable):
     def differences(self) -> pd.DataFrame:
         """Return how the slice differs from the usual slices of the class, for each kernel.
 
-        Returns:
-            Columns layer, synapses (number in this slice), usual (of these, in at least half of the
-            usual slices), rare (of these, in fewer than a tenth), missing (in at least half of the
-            usual slices, but not in this one).
+        The columns are layer, synapses (number in this slice), usual (of these, in at least half of
+        the usual slices), rare (of these, in fewer than a tenth), missing (in at least half of the
+        usual slices, but not in this one).
 
         Raises InvalidArgumentError if no usual samples were given.
         """

@@ -145,10 +145,9 @@ class Slice(ShownAsTable):
         Args:
             model: The sliced model.
 
-        Returns:
-            Columns kernel; from and to, the units "operation[channel]" that it connects
-            (one-to-one operations between them, such as activations and pooling, are skipped); tap,
-            the position in a convolution's window; weight; and contribution.
+        The columns are kernel; from and to, the units "operation[channel]" that it connects
+        (one-to-one operations between them, such as activations and pooling, are skipped); tap, the
+        position in a convolution's window; weight; and contribution.
 
         Raises InvalidArgumentError if the slice has no synapses; ProfileMismatchError if the slice
         is of another model.
@@ -160,10 +159,9 @@ class Slice(ShownAsTable):
     def compare(self, other: "Slice") -> "pd.DataFrame":
         """Return how far two slices of the same level overlap, for each kernel or operation.
 
-        Returns:
-            Columns name ("total" last); left and right, the numbers of members; both; overlap, the
-            share of all members that are in both (Jaccard index), with Wilson's 95 % interval
-            (from, to); and by chance, that of random slices of these sizes. NaN: no members.
+        The columns are name ("total" last); left and right, the numbers of members; both; overlap,
+        the share of all members that are in both (Jaccard index), with Wilson's 95 % interval
+        (from, to); and by chance, that of random slices of these sizes. NaN: no members.
 
         Raises InvalidArgumentError if `other` is not a slice; ProfileMismatchError if the slices
         are of different models or levels.

@@ -163,8 +163,7 @@ def rank_changes(
 
     Arguments and errors are those of `revert`; samples that went wrong are among `x`.
 
-    Returns:
-        Columns name (of the layer or variable), index and harm, the most harmful first.
+    The columns are name (of the layer or variable), index and harm, the most harmful first.
     """
     between = Between(old, new, level)
     x, labels = between.new.labelled(x, y)
