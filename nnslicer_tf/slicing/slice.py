@@ -196,7 +196,7 @@ class Slice(ShownAsTable):
 
     def __and__(self, other: "Slice") -> "Slice":
         """Return the members of both slices, with this slice's contributions."""
-        return self._combine(other, lambda a, b: np.where(b != 0, a, 0), in_both=True)
+        return self._combine(other, lambda a, b: np.where(b != 0, a, 0))
 
     def __or__(self, other: "Slice") -> "Slice":
         """Return the members of either slice, preferring this slice's contributions."""
@@ -208,11 +208,7 @@ class Slice(ShownAsTable):
 
     def __add__(self, other: "Slice") -> "Slice":
         """Return the sum of the contributions: the slice of both sample sets together."""
-        total = self._combine(other, np.add)
-        if total is NotImplemented:
-            return total
-        total.info["samples"] = self.info.get("samples", 0) + other.info.get("samples", 0)
-        return total
+        return self._combine(other, np.add)
 
     def __eq__(self, other: object) -> bool:
         """Whether all contributions are equal."""
@@ -273,20 +269,25 @@ class Slice(ShownAsTable):
                 "and synapses differ in names or shapes, or their tables in the order of columns."
             )
 
-    def _combine(self, other: "Slice", function: Callable, in_both: bool = False) -> "Slice":
-        """Combine contributions; a name that only one slice has counts as 0 in the other.
-
-        With `in_both`, names that only one has are left out.
-        """
+    def _combine(self, other: "Slice", function: Callable) -> "Slice":
+        """Combine contributions; a name that only one slice has counts as 0 in the other."""
         if not isinstance(other, Slice):
             return NotImplemented
         self._check_alike(other)
         parts, zero = [], np.zeros((), np.int64)
         for mine, theirs in ((self.neurons, other.neurons), (self.synapses, other.synapses)):
-            names = [n for n in mine if n in theirs] if in_both else dict.fromkeys([*mine, *theirs])
+            names = dict.fromkeys([*mine, *theirs])
+            if function(1, 0) == 0:  # members are in both
+                names = {name: None for name in mine if name in theirs}
             pairs = {name: (mine.get(name, zero), theirs.get(name, zero)) for name in names}
             parts.append({name: np.asarray(function(*pair)) for name, pair in pairs.items()})
-        return Slice(parts[0], parts[1], self.info)
+        info = self.info
+        if function(0, 1) != 0:  # of their origin, what both agree on is known
+            same = {k: v for k, v in info.items() if other.info.get(k, v) == v}
+            info = {k: v for k, v in other.info.items() if info.get(k, v) == v} | same
+            counts = [one.info.get("samples") for one in (self, other)]
+            info["samples"] = sum(counts) if function is np.add and None not in counts else None
+        return Slice(parts[0], parts[1], info)
 
 
 def operation_of(kernel: str, names: Container[str]) -> str:

@@ -230,3 +230,24 @@ def test_slices_of_tables_in_two_orders_are_not_combined():
             nns.errors.ProfileMismatchError, match="or their tables in the order of columns"
         ):
             wrong()
+
+
+def test_the_origin_of_a_union_is_what_both_agree_on(im, profile, x):
+    """It was that of the first slice, whatever the other was of."""
+    loose, strict = (
+        nns.Slicer(im, profile, theta, workers=0, progress=False) for theta in (0, 0.3)
+    )
+    one, other = loose.slice(x[:2]), strict.slice(x[:5], outputs=[3])
+    for mixed in (one | other, one + other):
+        assert mixed.info["fingerprint"] == im.fingerprint
+        assert not {"theta", "outputs"} & mixed.info.keys()
+    assert (one | other).info["samples"] is None and (one + other).info["samples"] == 7
+    assert ((one | other) + one).info["samples"] is None
+    # Contributions of the first alone have its origin.
+    assert (one & other).info == (one - other).info == one.info
+    names = nns.Slice(one.neurons, one.synapses, one.info | {"columns": ["a", "b"]})
+    assert (one + names).info["columns"] == (names + one).info["columns"] == ["a", "b"]
+    # A union of two models' slices can be explored with either.
+    version = nns.Slice(other.neurons, other.synapses, other.info | {"fingerprint": "0" * 64})
+    assert "fingerprint" not in (one | version).info
+    nns.explore(one | version, im, x[:5], progress=False)
