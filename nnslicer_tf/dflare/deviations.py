@@ -274,7 +274,7 @@ class DeviationSet(ShownAsTable):
     def summary(self) -> dict[str, float]:
         """Return the metrics of the paper's section 5.2: success rate, time and queries.
 
-        Times and queries are over successful searches; `distinct` counts distinct inputs.
+        `seeds` are those on which the models agreed; times and queries are of successful searches.
         """
         queries = pd.Series(self.queries[self.found], dtype=float)
         return {

@@ -233,6 +233,7 @@ def _warn_of_seeds(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None)
         is_image = isinstance(pair.domain, ImageDomain)
         scaling = "x.astype('float32') / 255" if is_image else "(x - mean) / std"
         remedy = f"Scale them as for training, for example with preprocess=lambda x: {scaling}."
+        remedy = remedy if pair.preprocess is None else "Check preprocess, and the labels' order."
     if has_labels:
         # Ties are no labels, so that they are no disagreement.
         labels = np.where(answers.deviates[:, None], answers.labels, answers.labels[:, :1])

@@ -24,6 +24,7 @@ from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.slicer import check_options
 
 Scores = dict[str, np.ndarray]  # kernel name → scores of its shape
+Rows = np.ndarray | None  # samples, or their classes
 Classes = Iterable[int] | None  # target classes; None for all
 
 COLLECT = ("netted", "magnitudes", "samples")
@@ -38,11 +39,7 @@ class Ranker(ABC):
 
     @abstractmethod
     def scores(
-        self,
-        im: InstrumentedModel,
-        x: np.ndarray | None = None,
-        y: np.ndarray | None = None,
-        classes: Iterable[int] | None = None,
+        self, im: InstrumentedModel, x: Rows = None, y: Rows = None, classes: Classes = None
     ) -> Scores:
         """Return kernel name → scores of the kernel's shape.
 
@@ -92,11 +89,7 @@ class ClassRanker(Ranker):
         return scores
 
     def scores(
-        self,
-        im: InstrumentedModel,
-        x: np.ndarray | None = None,
-        y: np.ndarray | None = None,
-        classes: Iterable[int] | None = None,
+        self, im: InstrumentedModel, x: Rows = None, y: Rows = None, classes: Classes = None
     ) -> Scores:
         """Return the sum of the target classes' scores."""
         if x is None or y is None:

@@ -4,10 +4,12 @@ import dataclasses
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 from nnslicer_tf import datasets, zoo
@@ -187,6 +189,40 @@ def test_seeds_decide_and_numpys_global_state_is_kept(model, data):
     other = generate(model, spec, data.x, data.y, rng=2, progress=False)
     assert np.array_equal(one.x, again.x)
     assert not np.array_equal(one.x, other.x)
+
+
+@pytest.mark.parametrize("name", ["RPGD_8", "Pointwise"])
+def test_attacks_in_threads_are_those_alone(model, data, tmp_path, name):
+    """Two threads drew from one stream, and the cache kept what came out."""
+
+    def attacked(seed, cache=None):
+        spec = attacks.MNIST_ATTACKS[name]
+        args = {"rng": seed, "cache": cache, "batch_size": 3, "progress": False}
+        return generate(model, spec, data.x, data.y, **args).x
+
+    alone = [attacked(seed) for seed in range(3)]
+    assert not np.array_equal(alone[0], alone[1])
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(attacked, range(3), [tmp_path] * 3))
+    for seed, one in enumerate(alone):
+        assert np.array_equal(together[seed], one)
+        assert np.array_equal(attacked(seed, tmp_path), one)
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_the_backends_sequence_goes_on_after_an_attack(model, data, seed):
+    """TensorFlow's global seed stayed that of the attack."""
+    tf.random.set_seed(seed)
+    draws = [tf.random.uniform((4,)).numpy() for _ in range(3)]
+    found = []
+    for _ in range(2):
+        tf.random.set_seed(seed)
+        found.append(tf.random.uniform((4,)).numpy())
+        generate(model, "RPGD_8", data.x, data.y, rng=1, progress=False)
+        found[-1] = [found[-1], *(tf.random.uniform((4,)).numpy() for _ in range(2))]
+    tf.random.set_seed(None)
+    assert np.array_equal(found[0], draws) == (seed is not None)
+    assert np.array_equal(*found) == (seed is not None)
 
 
 def test_what_the_start_attack_cannot_mislead_is_left_alone(data):

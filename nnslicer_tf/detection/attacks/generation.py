@@ -8,9 +8,10 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from threading import RLock
 from typing import Any
 
 import keras
@@ -31,6 +32,7 @@ from nnslicer_tf.instrument.fingerprint import model_identity
 from nnslicer_tf.instrument.outputs import check_exclusive
 from nnslicer_tf.instrument.plausibility import check_logits
 
+_TURN = RLock()  # of the attack that uses the process's generators of random numbers
 _TENSORFLOW_ONLY = ("foolbox.attacks:SpatialAttack",)
 
 
@@ -82,7 +84,8 @@ def generate(
         y: (N,) integer classes.
         normalise: The normalisation that `model` was trained with, if it takes values outside [0,
             1] (`datasets.normalisation("cifar10", "standard")`); attacks work in [0, 1].
-        rng: The seed; each batch's random numbers depend only on it and on the batch.
+        rng: The seed; each batch's random numbers depend only on it and on the batch. (Foolbox uses
+            the process's generators, so threads take turns.)
         cache: A folder for finished batches, by attack, parameters, model, data and seed.
         batch_size: Inputs attacked together.
         progress: Show a progress bar.
@@ -276,24 +279,28 @@ def _attacked(
 
 @contextmanager
 def _foolbox_randomness(seed: int) -> Iterator[None]:
-    """Seed NumPy's and the backend's global generators for Foolbox; restore NumPy's afterwards."""
-    state = np.random.get_state()  # noqa: NPY002
-    np.random.seed(seed)  # noqa: NPY002
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
+    """Seed the process's generators, which Foolbox uses, for one thread at a time; restore them."""
+    with _TURN, ExitStack() as afterwards:
+        afterwards.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002
+        np.random.seed(seed)  # noqa: NPY002
+        backend = keras.backend.backend()
+        if backend == "tensorflow":
+            import tensorflow as tf
+            from tensorflow.python.eager.context import context
 
-        tf.random.set_seed(seed)
-    elif backend == "jax":
-        import eagerpy
-        import jax
+            # The user's sequence goes on where it was, which a seed alone would begin again.
+            afterwards.callback(setattr, context(), "_rng", getattr(context(), "_rng", None))
+            afterwards.callback(tf.random.set_seed, context()._seed)
+            tf.random.set_seed(seed)
+        elif backend == "jax":
+            import eagerpy
+            import jax
 
-        eagerpy.JAXTensor.key = jax.random.PRNGKey(seed)
-    else:
-        import torch
+            afterwards.callback(setattr, eagerpy.JAXTensor, "key", eagerpy.JAXTensor.key)
+            eagerpy.JAXTensor.key = jax.random.PRNGKey(seed)
+        else:
+            import torch
 
-        torch.manual_seed(seed)
-    try:
+            afterwards.enter_context(torch.random.fork_rng())
+            torch.manual_seed(seed)
         yield
-    finally:
-        np.random.set_state(state)  # noqa: NPY002

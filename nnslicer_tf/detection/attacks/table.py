@@ -49,9 +49,8 @@ class AttackSpec:
         require("foolbox", f"The attack {self.name} is one of")
         module, _, name = self.factory.partition(":")
         factory = getattr(import_module(module), name)
-        if "rng" in signature(factory).parameters:
-            return factory(**self.parameters, rng=rng)
-        return factory(**self.parameters)
+        own = {"rng": rng} if "rng" in signature(factory).parameters else {}
+        return factory(**self.parameters, **own)
 
 
 def _spec(
