@@ -202,11 +202,14 @@ def as_class_indices(
 
 
 def as_array(x: object) -> np.ndarray:
-    """Return an array, list, data frame or tensor as a NumPy array; reject ragged lists."""
+    """Return an array, list, data frame or tensor as a NumPy array; reject ragged and masked."""
+    parts = x if isinstance(x, (list, tuple)) else [x]
+    if any(np.ma.isMaskedArray(part) and np.ma.is_masked(part) for part in parts):
+        raise InputShapeError("Data has masked values, which would be read: pass x.filled(value).")
     if hasattr(x, "detach"):  # a tensor of PyTorch, perhaps on a GPU and with a gradient
         x = x.detach().cpu().numpy()
-    if isinstance(x, (list, tuple)) and any(hasattr(part, "detach") for part in x):
-        x = [as_array(part) for part in x]
+    elif any(hasattr(part, "detach") for part in parts):
+        x = [as_array(part) for part in parts]
     if hasattr(x, "__getitem__") and not isinstance(x, Sequence) and not hasattr(x, "__array__"):
         # NumPy would ask for items until an IndexError, which some data sets never raise.
         raise InputShapeError(f"Expected an array. Received: {type(x).__name__}")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from nnslicer_tf import _files
-from nnslicer_tf.errors import CorruptFileError, ProfileMismatchError
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
 
 _IDENTITY = "identity.json"
 _LOG = logging.getLogger(__name__)
@@ -83,6 +83,8 @@ class Store:
 
     def path(self, key: str) -> Path:
         """Return the path of a part's file, which need not exist."""
+        if not key or key[0] == "." or not {"/", "\\"}.isdisjoint(key):
+            raise InvalidArgumentError(f"A key names a file of the folder. Received: {key!r}")
         return self.folder / f"{key}.npz"
 
     def save(
@@ -95,11 +97,17 @@ class Store:
     ) -> bool:
         """Write a part, `<key>.npz` with a header for JSON, and return whether it was written.
 
-        Without `replace`, a part that exists stays. Raises InvalidArgumentError if writing fails.
+        Without `replace`, a part that exists stays. Raises InvalidArgumentError if writing fails,
+        if the key is no file's name, or if the header has "format" or "work", which are its own.
         """
+        if taken := {"format", "work"}.intersection(header):
+            raise InvalidArgumentError(
+                f"A part's header has its own {taken.pop()!r}: rename yours."
+            )
         options = {"compress": self._compress, "replace": replace}
         with suppress(FileExistsError):
             header = {**header, "work": self._work}
+            arrays = {name: np.asarray(values) for name, values in arrays.items()}
             _files.write_archive(self.path(key), self._format, header, arrays, **options)
             return True
         return False

@@ -488,7 +488,7 @@ def aligned(data: Any, columns: Sequence[str], quiet: bool = False) -> Any:
 
 
 def dense(x: Any) -> np.ndarray:
-    """Return `as_array(x)`; raise InputShapeError if `x` is sparse, ragged or masked."""
+    """Return `as_array(x)`; raise InputShapeError if `x` is sparse or ragged."""
     kind = type(x).__name__
     remedy = ""
     if hasattr(x, "toarray"):  # SciPy
@@ -499,8 +499,6 @@ def dense(x: Any) -> np.ndarray:
         remedy = "is sparse; pass x.to_dense()"
     elif kind in ("RaggedTensor", "RaggedTensorValue"):
         remedy = "has rows of different lengths; pad them to one length: x.to_tensor()"
-    elif np.ma.isMaskedArray(x) and np.ma.is_masked(x):  # a mask without any is no harm
-        remedy = "has masked values, which analyses would read; pass x.filled(value)"
     if remedy:
         raise InputShapeError(f"Data must be dense arrays. This {kind} {remedy}.")
     array = as_array(x)
@@ -536,7 +534,7 @@ def _opened(data: Any, shape: tuple[int, ...], read: Callable) -> tuple[Any, Any
             return read(data[0]), data[1]
         has_keys = any(isinstance(item, Mapping) for item in data)
         if ranks and set(ranks) <= {0, len(shape)} and not has_keys:
-            return read(data) if isinstance(data, list) else as_array(data), None
+            return read(list(data)), None
         return data, None
     elif hasattr(data, "num_batches") and hasattr(data, "__getitem__"):  # a PyDataset of Keras
         return _Items(data, data.num_batches), None

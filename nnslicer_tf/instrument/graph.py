@@ -189,9 +189,42 @@ def build_graph(trace: Trace) -> Graph:
         for call in trace.calls:
             names.update(zip(call.outputs, _add_call(graph, call, names), strict=True))
     graph.outputs = tuple(names[tensor] for tensor in trace.outputs)
+    graph.operations.update(_before_masks(graph, trace))
     graph.operations.update(find_heads(graph.operations, graph.consumers))
     vars(graph).pop("consumers")  # it holds the replaced operations
     return graph
+
+
+def _before_masks(graph: Graph, trace: Trace) -> dict[str, operations.Operation]:
+    """Return operations whose padding nothing reads, such as an input before `Masking`.
+
+    They get the mask under which all that read them do, so that values at padding count nowhere.
+    """
+    given: dict[tuple[str, str], str | None] = {}
+    for call in trace.calls:
+        for tensor, mask in zip(call.inputs, call.paddings, strict=False):
+            key, name = (
+                (graph.names[tensor], call.path),
+                None if mask is None else graph.names[mask],
+            )
+            given[key] = name if given.get(key, name) == name else None
+    found: dict[str, operations.Operation] = {}
+    makers: set[str | None] = {*given.values()}  # of masks, which read padding to tell it
+    for name, operation in reversed(graph.operations.items()):
+        takers = graph.consumers[name]
+        masks = {
+            found.get(o.name, o).mask if o.kind == "scale" else given.get((name, o.layer))
+            for o in takers
+            if o.name not in makers
+        }
+        if operation.kind == "mask" or (takers and not masks):
+            makers.add(name)
+        mask = masks.pop() if len(masks) == 1 else None
+        if mask and operation.mask is None and name not in makers:
+            lead = graph.operations[mask].shape
+            if operation.shape[: len(lead)] == lead:
+                found[name] = replace(operation, mask=mask)
+    return found
 
 
 def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, ...]:

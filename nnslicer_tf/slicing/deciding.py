@@ -119,7 +119,7 @@ class DecisiveSearch:
             level: Kind of units: "synapse", "neuron" (an element of a weighted sum's output),
                 "channel" (also a unit of a recurrent layer), "head" (of attention; channels
                 elsewhere) or "input" (a position of the input, such as a pixel or a word; padding
-                counts, too). Units of a recurrent layer are ablated for its own next step, too.
+                counts, too, and stays). Recurrent units are ablated for their own next step, too.
             reference: What inactive units contribute: "mean" (the profile's), "zero", or
                 `Samples(x)`, or "samples" for the profile's: the values of each of these, in turn.
             scope: Other samples on which the slice is tested: how many of the profile's

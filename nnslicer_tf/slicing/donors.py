@@ -5,6 +5,7 @@ three sets: of the first, each round of the search draws new donors; the second 
 (`minimal`) and the certificate; the third tests sizes. Memory: the values of all donors.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -143,11 +144,14 @@ def donor_sets(
         first, second, last = _split(len(background), rng)
         count = len(last if given is None else given)
         if not looks_of(count, at_least) or len(first) < DRAWN:
-            least = int(np.ceil(np.log(1 - CONFIDENCE) / np.log(at_least)))
+            trials, fewest = _fewest(at_least)
+            where = "half of the background: pass"
+            if given is not None:
+                where, fewest = f"scope has {count}: pass so many, and", _fewest()[1]
             raise InvalidArgumentError(
-                f"at_least={at_least:g} is tested on at least {least} other samples, half of the "
-                f"background: pass reference=Samples(x) with {max(2 * least, 30)} samples or more. "
-                f"Received: reference {reference.name!r} with {len(background)}."
+                f"at_least={at_least:g} is tested on at least {trials} other samples, {where} "
+                f"reference=Samples(x) with {fewest} samples or more. Received: reference "
+                f"{reference.name!r} with {len(background)}."
             )
         splits = range(DRAWN, len(first) - DRAWN + 1, DRAWN)
         return DonorSets(
@@ -188,10 +192,10 @@ def class_trials(
     sets = [_split(count, rng) for count in counts]
     looks = [looks_of(len(parts[2]), level) for parts, level in zip(sets, levels, strict=True)]
     if not all(looks) or min(len(parts[0]) for parts in sets) < DRAWN:
-        least = [int(np.ceil(2 * np.log(1 - CONFIDENCE) / np.log(level))) for level in levels]
+        (_, own_fewest), (_, fewest) = map(_fewest, levels)
         raise InvalidArgumentError(
             f"Bounds of {levels[0]:g} kept and {1 - levels[1]:g} claimed need at least "
-            f"{least[0] + 1} samples of the class and {least[1] + 1} others, which the model "
+            f"{own_fewest} samples of the class and {fewest} others, which the model "
             f"assigns to other classes. Received: {counts[0]} and {counts[1]}."
         )
     (first, second, last), others = sets[0], [part + own for part in sets[1]]
@@ -219,6 +223,18 @@ def _split(count: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Return three random sets of indices: for rounds, to choose a size, for its test."""
     cuts = (np.array([_SEARCHED, _SEARCHED + _CHOSEN]) * count).astype(int)
     return np.split(rng.permutation(count), cuts)
+
+
+def _fewest(level: float | None = None) -> tuple[int, int]:
+    """Return the trials that a test of a level needs, and how many samples to split for them."""
+    trials = 0 if level is None else int(np.ceil(np.log(1 - CONFIDENCE) / np.log(level)))
+    enough = (
+        number
+        for number in itertools.count()
+        if int(_SEARCHED * number) >= DRAWN
+        and number - int((_SEARCHED + _CHOSEN) * number) >= trials
+    )
+    return trials, next(enough)
 
 
 @lru_cache

@@ -93,3 +93,28 @@ def test_a_folder_in_the_place_of_a_part(tmp_path, name):
     (tmp_path / name).mkdir()
     with pytest.raises((CorruptFileError, InvalidArgumentError), match=f"{name}'"):
         store(tmp_path).load("a")
+
+
+@pytest.mark.parametrize("key", ["", "a/b", "..", ".hidden", "..\\up"])
+def test_keys_that_name_no_file_of_the_folder(tmp_path, key):
+    """They were saved, some outside the folder, and not listed."""
+    store = Store(tmp_path, {"run": 1}, "work")
+    for call in (lambda: store.save(key, {}, {}), lambda: store.load(key), lambda: key in store):
+        with pytest.raises(InvalidArgumentError, match="A key names a file of the folder"):
+            call()
+    assert not store.keys()
+
+
+@pytest.mark.parametrize("name", ["format", "work"])
+def test_names_in_a_header_that_are_its_own(tmp_path, name):
+    store = Store(tmp_path, {"run": 1}, "work")
+    with pytest.raises(InvalidArgumentError, match=f"its own '{name}'"):
+        store.save("part", {name: "mine"}, {})
+    assert not store.keys()
+
+
+def test_arrays_given_as_lists(tmp_path):
+    store = Store(tmp_path, {"run": 1}, "work")
+    store.save("part", {}, {"values": [1, 2], "number": 3})
+    arrays = store.load("part")[1]
+    assert arrays["values"].tolist() == [1, 2] and arrays["number"] == 3

@@ -3,12 +3,14 @@
 import warnings
 from contextlib import nullcontext
 
+import keras
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
 from PIL import Image
 
+import nnslicer_tf as nns
 from nnslicer_tf import datasets
 from nnslicer_tf._files import write_archive
 from nnslicer_tf.datasets.tables import split_frame
@@ -98,7 +100,7 @@ def sparse_tensor():
         (lambda: scipy.sparse.csr_matrix(np.eye(3)), r"csr_matrix is sparse; pass x\.toarray"),
         (lambda: scipy.sparse.coo_array(np.eye(3)), r"coo_array is sparse; pass x\.toarray"),
         (sparse_tensor, r"SparseTensor is sparse; pass tf\.sparse\.to_dense"),
-        (lambda: np.ma.masked_equal(np.eye(3), 0), r"MaskedArray has masked .*x\.filled"),
+        (lambda: np.ma.masked_equal(np.eye(3), 0), r"has masked .*x\.filled"),
         (ragged, r"RaggedTensor has rows of different lengths; .*x\.to_tensor"),
     ],
 )
@@ -383,3 +385,16 @@ def test_masked_values():
         Samples((masked[i : i + 2] for i in range(0, len(X), 2)), X.shape[1:]).array()
     filled = Samples(masked.filled(0), X.shape[1:]).array()
     assert not filled[4, 0].any() and np.array_equal(filled[:4], X[:4])
+
+
+def test_masked_rows_in_a_list_or_tuple():
+    """Their hidden values were read."""
+    im = nns.InstrumentedModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
+    x = np.ma.masked_equal(np.arange(12.0, dtype=np.float32).reshape(4, 3), 5)
+    for rows in (list(x), tuple(x), [x[:2], x[2:]], iter(x), [(row, 0) for row in x]):
+        with pytest.raises(InputShapeError, match="has masked values"):
+            nns.Profile.from_data(im, rows, progress=False)
+    with pytest.raises(InputShapeError, match="has masked values"):
+        im.labelled(np.zeros((4, 3)), np.ma.masked_equal([0, 1, 1, 0], 0))
+    plain = nns.Profile.from_data(im, tuple(x.filled(7)), progress=False)
+    assert plain.samples == 4

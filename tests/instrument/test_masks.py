@@ -178,3 +178,68 @@ def test_a_vocabulary_that_float32_cannot_count_is_refused():
     embedding = layers.Embedding((1 << 24) + 1, 1, embeddings_initializer="zeros")
     with pytest.raises(nns.errors.UnsupportedLayerError, match="smaller vocabulary"):
         nns.InstrumentedModel(keras.Model(inputs, embedding(inputs)))
+
+
+def _series(marker, how):
+    """A model of padded series, whose weights do not depend on the marker of padding."""
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((LENGTH, 2), name="series")
+    if how == "explicit":
+        mask = ops.any(ops.not_equal(inputs, marker), axis=-1)
+        h = layers.LSTM(4)(inputs, mask=mask)
+    elif how == "scaled":
+        scaled = layers.Rescaling(2.0)(inputs)
+        h = layers.LSTM(4)(layers.Masking(2 * marker)(scaled))
+    elif how == "nested":
+        inner = keras.Input((LENGTH, 2))
+        masked = layers.Masking(marker)(inner)
+        h = layers.GRU(4)(keras.Model(inner, masked)(inputs))
+    else:
+        h = layers.Masking(marker)(inputs)
+        h = layers.GlobalAveragePooling1D()(layers.Dense(4, activation="relu")(h))
+    return keras.Model(inputs, layers.Dense(3)(h))
+
+
+@pytest.mark.parametrize("how", ["pooled", "explicit", "scaled", "nested"])
+def test_the_marker_of_padding_means_nothing(how):
+    """Means of an input that `Masking` reads had the markers in them, and so had all amounts."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(2, 1, (30, LENGTH, 2)).astype(np.float32)
+    lengths = np.where(np.arange(30) % 2, LENGTH, LENGTH - 2)
+    present = np.arange(LENGTH) < lengths[:, None]
+    found = []
+    for marker in (0.0, -99.0):
+        x[~present] = marker
+        im = nns.InstrumentedModel(_series(marker, how))
+        profile = nns.Profile.from_data(im, x, progress=False)
+        if how != "explicit":  # whose means are of each position
+            mean = np.broadcast_to(x[present].mean(axis=0), (LENGTH, 2))
+            np.testing.assert_allclose(profile.means["series"], mean, rtol=1e-5)
+        each = nns.Profile.from_data(im, x, positions="each", progress=False).means["series"]
+        expected = [x[present[:, i], i].mean(axis=0) for i in range(LENGTH)]
+        np.testing.assert_allclose(each, expected, rtol=1e-5)
+        slicer = nns.Slicer(im, profile, contribution="amount", workers=0, progress=False)
+        one = slicer.slice(x[:2], outputs=[1])
+        counts = nns.Slicer(im, profile, 0, workers=0, progress=False)
+        decisive = counts.decisive(x[:3], level="input", others=0)
+        # Padding stays what it is, also where it is not kept: like a word's.
+        for i in range(3):
+            for kept, column in (
+                (decisive.masks(i)["series"], "probability with slice alone"),
+                (np.zeros(LENGTH, bool), "probability of empty answer"),
+            ):
+                stays = (kept | ~present[i])[:, None]
+                mixed = np.where(stays, x[i], profile.means["series"])[None]
+                answer = np.asarray(keras.ops.softmax(im.model(mixed)))[0].max()
+                np.testing.assert_allclose(answer, decisive.certificate[column][i], rtol=1e-5)
+        found.append((im.logits(x), one.neurons["series"], decisive.certificate["size"]))
+    for parts in zip(*found, strict=True):
+        np.testing.assert_allclose(*parts, rtol=1e-3, atol=1e-5)
+
+
+def test_padding_that_something_reads_counts():
+    inputs = keras.Input((LENGTH, 2), name="series")
+    pooled = layers.GlobalAveragePooling1D()(layers.Masking(-1.0)(inputs))
+    joined = layers.Concatenate()([pooled, layers.Flatten()(inputs)])
+    im = nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(joined)))
+    assert im["series"].mask is None

@@ -1,6 +1,7 @@
 """Decisive slices for other samples' values, alone minimal and needed, against NumPy."""
 
 import itertools
+import re
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._numerics import lower_bound
 from nnslicer_tf.instrument import Samples, Weights
+from nnslicer_tf.slicing import donors
 from nnslicer_tf.slicing.donors import looks_of
 
 
@@ -231,8 +233,30 @@ def test_slices_of_a_class_keep_its_samples_and_claim_few_others():
             nns.errors.InvalidArgumentError, match="pass together=True and at_least"
         ):
             network.decisive(own, against=others, **options | wrong)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="at least 28 samples of the class"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="at least 27 samples of the class"):
         network.decisive(own[:20], against=others, **options)
+
+
+@pytest.mark.parametrize("at_least", [0.3, 0.5, 0.9, 0.95])
+def test_the_background_that_is_asked_for_is_the_smallest(network, at_least):
+    """It asked for up to twice as many samples, also where `scope` gave those of the test."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(105, 6)).astype(np.float32)
+
+    def least(scope):
+        with pytest.raises(nns.errors.InvalidArgumentError) as raised:
+            reference = Samples(x[:5])
+            network.decisive(x[:1], at_least=at_least, reference=reference, scope=scope)
+        return [int(n) for n in re.findall(r" (\d+) (?:other )?samples", str(raised.value))]
+
+    def is_enough(count):
+        first, _, last = donors._split(count, rng)
+        return len(first) >= donors.DRAWN and bool(donors.looks_of(len(last), at_least))
+
+    smallest = next(count for count in range(1, 300) if is_enough(count))
+    trials = next(count for count in range(1, 300) if donors.looks_of(count, at_least))
+    assert least(100) == [trials, smallest]
+    assert least(x[5:]) == [trials, 23]
 
 
 def eliminated(network, one, answer):
@@ -289,8 +313,8 @@ def test_minimal_with_donors_and_many_units():
     slicer = nns.Slicer(model, profile, workers=0, progress=False)
     (kernel,) = model.get_weights()
     options = {"others": 0, "scope": 0, "max_share": 1.0}
-    for donors in (data.mean(axis=0)[None], data[:3]):
-        reference = Samples(donors)
+    for rows in (data.mean(axis=0)[None], data[:3]):
+        reference = Samples(rows)
         plain = slicer.decisive(data[5:6], reference=reference, **options)
         found = slicer.decisive(data[5:6], reference=reference, minimal=True, **options)
         assert found.certificate["size"][0] <= plain.certificate["size"][0]
@@ -300,8 +324,8 @@ def test_minimal_with_donors_and_many_units():
         places = np.argwhere(mask)
         tried = np.repeat(mask[None], 1 + len(places), axis=0)
         tried[(np.arange(1, len(tried)), *places.T)] = False
-        changes = ((data[5] - donors)[:, None, :, None] * tried * kernel).sum(axis=2)
-        answers = (changes + (donors @ kernel)[:, None]).argmax(axis=2)
+        changes = ((data[5] - rows)[:, None, :, None] * tried * kernel).sum(axis=2)
+        answers = (changes + (rows @ kernel)[:, None]).argmax(axis=2)
         keep = (answers == found.certificate["answer"][0]).all(axis=0)
         assert keep.tolist() == [True] + [False] * len(places)
 

@@ -180,6 +180,13 @@ class Net:
     def Masking(self, layer, at):
         self.present = [any(self.y[n] != layer.mask_value for n in d.values()) for d in at]
         self._timed = {layer.name}
+        # Nor are the input's values at padding neurons, as nothing else reads them.
+        for t, d in enumerate(at):
+            for n in d.values():
+                self.masked.add(n[0])
+                if not self.present[t]:
+                    self.order.remove(n)
+                    del self.y[n], self.kind[n], self.inputs[n]
         return [
             {i: self.one(layer.name, (t, *i), n) for i, n in d.items()} if self.present[t] else {}
             for t, d in enumerate(at)

@@ -327,7 +327,7 @@ def test_bad_input_is_refused_before_any_work(digits, mixed):
     with pytest.raises(InvalidArgumentError, match="different operations"):
         marks = {"a": {"conv1": np.ones(16, bool)}, "b": {"first": np.ones(8, bool)}}
         nns.explore(marks, {"a": im, "b": mixed[0]})
-    with pytest.raises(InvalidArgumentError, match="tokens of 2 samples"):
+    with pytest.raises(InvalidArgumentError, match="words has 2 lists, x 8 samples"):
         nns.explore(slices, im, x, words=[["a"], ["b"]])
 
 
@@ -407,7 +407,7 @@ def test_words_are_those_of_each_samples_tokens(masked):
     slicer = nns.Slicer(model, profile, progress=False)
     x = np.array([[0, 0, 0, 5, 6, 7], [3, 4, 5, 6, 0, 0]])
     first = ["", "", "", *"abc"] if masked else [*"uvwabc"]
-    slices = slicer.slice(x)
+    slices = slicer.slice_each(x)
 
     def rows(given, slices=slices, x=x):
         view = nns.explore(slices, slicer.im, x, profile=profile, words=given, progress=False)
