@@ -19,6 +19,7 @@ from nnslicer_tf.attributions.shapley import MAX_FEATURES, flat, scores_of, shap
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import columns_of
+from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.target import Target
 
@@ -196,7 +197,6 @@ def contributions_against(
 
     Raises InvalidArgumentError if there are groups but no table, or a column is unknown or in two.
     """
-    names = tuple(im.input_shapes)
     score = float(scores_of(im, flat(x), target)[0])
     mean_row_score = np.nan
     if means is not None:
@@ -219,8 +219,7 @@ def contributions_against(
             f"samples of shape {', '.join(map(str, im.input_shapes.values()))}. Omit groups."
         )
     found = deeplift_by_row(im, x[0], rows, target)
-    parts = [found[name] for name in names] if len(names) > 1 else [found]
-    by_row = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+    by_row = flat(Inputs(found) if isinstance(found, dict) else found)
     features = np.arange(by_row.shape[1])
     errors = np.zeros(len(features))
     return Background(rows, DEEPLIFT, (), (), entries, features, by_row, errors, *scores)

@@ -81,14 +81,13 @@ class DeepExplainer:
         else:
             check_count("ranked_outputs", ranked_outputs)
             order = order[:, :ranked_outputs]
-        names = list(self.im.input_shapes)
         values = [np.zeros((*part.shape, order.shape[1])) for part in arrays_of(x)]
         scale = max(1.0, float(np.abs(outputs).max()))
         for i, neurons in enumerate(track(order, "Contributions", progress=self.progress)):
             for rank, neuron in enumerate(neurons):
                 target = Target(self._operation, (int(neuron),), self._operation)
                 found = deeplift_by_row(self.im, x[i], self.data, target)
-                parts = [found[name] for name in names] if len(names) > 1 else [found]
+                parts = [*found.values()] if isinstance(found, dict) else [found]
                 for whole, part in zip(values, parts, strict=True):
                     whole[i, ..., rank] = part.mean(axis=0)
                 total = sum(part.mean(axis=0).sum() for part in parts)
@@ -101,7 +100,7 @@ class DeepExplainer:
                     )
         if ranked_outputs is None:
             values = [whole.reshape(*whole.shape[:-1], *shape) for whole in values]
-        single = values if len(names) > 1 else values[0]
+        single = values if len(values) > 1 else values[0]
         return single if ranked_outputs is None else (single, order)
 
     def __call__(self, X: DataLike) -> Any:

@@ -180,9 +180,7 @@ class _QuantisedLayers(Counterpart):
         self._set_places((n, k, n, modes.get(n) or "float32") for n, k in kernels.items())
 
     def values(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        values = self._values.predict_on_batch(x)
-        arrays = {name: np.asarray(value) for name, value in values.items()}
-        return {self.im.input_operation: x, **arrays}
+        return {self.im.input_operation: x, **self._values.predict_on_batch(x)}
 
     def kernels(self) -> dict[str, np.ndarray]:
         return {n: kernel.kernel() for n, kernel in self.im.like(self.twin()).kernels.items()}

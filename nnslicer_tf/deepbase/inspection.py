@@ -183,10 +183,7 @@ def _items(
         values = behaviours.evaluate(x, rows, names)
         hypotheses = {}
         for positions, kind in kinds.items():
-            if positions is None:
-                columns = [values[name][:, None] for name in kind]
-            else:
-                columns = [fit_positions(name, values[name], positions) for name in kind]
+            columns = [fit_positions(name, values[name], positions or ()) for name in kind]
             hypotheses[positions] = np.stack(columns, axis=-1)
         needs: dict[str, dict] = {}
         for task in running.values():

@@ -281,13 +281,12 @@ class NeuronCoverage(Coverage):
 
     def hits(self, name: str, values: np.ndarray) -> np.ndarray:
         """Return which neurons are above the threshold for some input."""
-        if values[0].size == 1:  # a single neuron has nothing to be scaled by
-            return np.any(self.neurons.reduce(values) > self.threshold, axis=0)
-        axes = tuple(range(1, values.ndim))
-        low = np.fmin.reduce(values, axis=axes, keepdims=True)
-        span = np.fmax.reduce(values, axis=axes, keepdims=True) - low
-        scaled = (values - low) / np.where(span > 0, span, np.inf)
-        return np.any(self.neurons.reduce(scaled) > self.threshold, axis=0)
+        if values[0].size > 1:  # a single neuron has nothing to be scaled by
+            axes = tuple(range(1, values.ndim))
+            low = np.fmin.reduce(values, axis=axes, keepdims=True)
+            span = np.fmax.reduce(values, axis=axes, keepdims=True) - low
+            values = (values - low) / np.where(span > 0, span, np.inf)
+        return np.any(self.neurons.reduce(values) > self.threshold, axis=0)
 
 
 class TopKCoverage(Coverage):

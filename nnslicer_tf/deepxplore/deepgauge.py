@@ -150,10 +150,8 @@ class BoundaryCoverage(_RangeCoverage):
     def __init__(self, ranges: NeuronRanges, corners: str = "both") -> None:
         check_name("corners", corners, ("both", "upper"))
         self.corners = corners
-        if corners == "both":
-            super().__init__(ranges, 2)
-        else:
-            super().__init__(ranges, 1, {"corners": corners})
+        per_neuron, options = (2, None) if corners == "both" else (1, {"corners": corners})
+        super().__init__(ranges, per_neuron, options)
 
     def hits(self, name: str, values: np.ndarray) -> np.ndarray:
         """Return which corners have an output."""

@@ -234,10 +234,9 @@ class DeviationSet(ShownAsTable):
                 distances = f"L∞ {row['L∞']:.4g}, L2 {row['L2']:.4g}"
                 if not np.isnan(row.get("SSIM", np.nan)):
                     distances += f", SSIM {row['SSIM']:.2f}"
-                line[0].set_title(f"seed {row['seed']}{true}", fontsize=9)
-                line[1].set_title("\n".join(answers), fontsize=8)
-                line[2].set_title(distances, fontsize=8)
-                for axis in line:
+                titles = f"seed {row['seed']}{true}", "\n".join(answers), distances
+                for axis, title, size in zip(line, titles, (9, 8, 8), strict=True):
+                    axis.set_title(title, fontsize=size)
                     axis.set_axis_off()
                 continue
             ax = line[0]
@@ -369,8 +368,7 @@ def unpack(file: Archive) -> list[SearchOutcome]:
         json.loads(str(file.array("traces", np.str_, ""))),
         strict=True,
     )
-    types = {"status": np.str_, "queries": np.integer, "seconds": np.floating}
-    types["has_deviation"] = np.bool_
+    types = dict(status=np.str_, queries=np.integer, seconds=np.floating, has_deviation=np.bool_)
     columns = (file.array(name, dtype, "seeds").tolist() for name, dtype in types.items())
     outcomes = []
     for status, queries, seconds, has_deviation in zip(*columns, strict=True):

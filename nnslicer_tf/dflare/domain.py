@@ -295,19 +295,13 @@ def judge(
         class_probabilities(values.reshape(len(values), *kind.shape))
         for values in (original, compressed)
     )
-    labels, tops, leads = [], [], []
-    for outputs in (first, second):
-        flat = outputs.reshape(len(outputs), -1, outputs.shape[-1])
-        runner_up, best = np.moveaxis(np.partition(flat, -2, axis=-1)[..., -2:], -1, 0)
-        labels.append(flat.argmax(axis=-1))
-        tops.append(best.astype(np.float64))
-        leads.append(tops[-1] - runner_up)
-    clear = (leads[0] > LABEL_MARGIN) & (leads[1] > LABEL_MARGIN)
+    shares = np.stack([first, second]).reshape(2, len(first), -1, first.shape[-1])
+    runner_up, best = np.moveaxis(np.partition(shares, -2, axis=-1)[..., -2:], -1, 0)
+    labels, tops = shares.argmax(axis=-1), best.astype(np.float64)
+    clear = (tops - runner_up > LABEL_MARGIN).all(axis=0)
     apart = ((labels[0] != labels[1]) & clear).mean(axis=1)
     distance = np.abs(tops[0] - tops[1]).mean(axis=1)
-    both = np.stack([one[:, 0] for one in labels], axis=1)
-    if kind.is_map:
-        both = np.full_like(both, NO_LABEL)
+    both = np.full((len(first), 2), NO_LABEL) if kind.is_map else labels[..., 0].T.copy()
     return Answers(first, second, both, apart > (tolerance or 0.0), distance, apart)
 
 

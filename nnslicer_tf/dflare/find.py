@@ -10,8 +10,7 @@ content, and the outputs do not depend on the batch (but see `classifiers` on la
 
 import os
 import time
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -183,12 +182,8 @@ def find_deviations(
                 _write(store, outcomes, unwritten)
 
     results = [outcomes[index] for index in range(len(seeds))]
-    known: dict[str, Any] = {"confidences": np.zeros((0, 2))}
-    images = [o.deviation.image for o in results if o.status == "found" and o.deviation]
-    if images:
-        known = certainties(pair.ask(np.stack(images)))
-    limit = search.max_distance
-    return DeviationSet(results, seeds, truth, max_distance=limit, features=features, **known)
+    found = DeviationSet(results, seeds, truth, np.zeros((0, 2)), search.max_distance, features)
+    return replace(found, **certainties(pair.ask(found.images))) if found.found.any() else found
 
 
 def _checked(

@@ -29,12 +29,10 @@ class RepairedClassifier(Classifier):
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
         """Return the repaired probabilities, `(batch, classes) float32`."""
-        repaired = np.zeros((len(inputs), self.classes), np.float32)
-        if len(self.network.classes_) == 1:  # the perceptron always returns two columns or more
-            repaired[:, self.network.classes_] = 1
-        else:
+        repaired, known = np.zeros((len(inputs), self.classes), np.float32), 1
+        if len(self.network.classes_) > 1:  # the perceptron always returns two columns or more
             known = self.network.predict_proba(self.compressed.probabilities(inputs))
-            repaired[:, self.network.classes_] = known
+        repaired[:, self.network.classes_] = known
         return repaired
 
 

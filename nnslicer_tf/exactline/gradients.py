@@ -90,8 +90,7 @@ class Attributor:
 
     def _part_by_part(self, partition: LinearPartition, target: int) -> "PathGradients":
         values = self.gradients(partition.at(partition.midpoints), target)
-        values = values.reshape(len(partition), -1)
-        values = np.append(values, values[-1:], axis=0)
+        values = np.append(values, values[-1:], axis=0).reshape(len(partition) + 1, -1)
         steps = Steps(np.array([0, len(values)]), partition.ratios, values)
         return PathGradients(partition, target, steps)
 

@@ -302,9 +302,8 @@ class PlanarClasses(Faces, ShownAsTable):
         """Return the boundaries, of class `a`, with class `b`, `(n, 2, 2)` in plane coordinates."""
         ends, sides = self.apart
         chosen = np.ones(len(sides), bool)
-        for label in (a, b):
-            if label is not None:
-                chosen &= (sides == label).any(axis=1)
+        for label in {a, b} - {None}:
+            chosen &= (sides == label).any(axis=1)
         return self.vertices[ends[chosen]]
 
     def plot(self, ax: Axes | None = None, regions: bool = False) -> Axes:

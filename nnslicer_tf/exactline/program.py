@@ -79,10 +79,8 @@ def program_of(im: InstrumentedModel) -> LineProgram:
 
 def _merged(first: Transformer, second: Transformer) -> Transformer | None:
     """Return one transformer for two, or None if they cannot be merged."""
-    if isinstance(first, WeightedSumLine) and isinstance(second, ScaleLine):
-        scale = second.per_channel()
-        if scale is None:
-            return None
+    scale = second.per_channel() if isinstance(second, ScaleLine) else None
+    if isinstance(first, WeightedSumLine) and scale is not None:
         first.scale(*scale)
         return first
     for rectify, pool in ((first, second), (second, first)):

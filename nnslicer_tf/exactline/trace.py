@@ -68,10 +68,8 @@ class LineTrace:
                 g = g.regrouped(*window).times(slopes)
             transformer: Any = step.transformer
             for name, part in zip(step.inputs, transformer.pull(g), strict=True):
-                parts = [part.regrouped(*self.shapes[name])]
-                if name in chunk.gradients:
-                    parts.insert(0, chunk.gradients[name])
-                chunk.gradients[name] = Steps.total(parts)
+                others = [chunk.gradients[name]] if name in chunk.gradients else []
+                chunk.gradients[name] = Steps.total([*others, part.regrouped(*self.shapes[name])])
             return True
 
         output = self.program.output

@@ -4,6 +4,7 @@ A channel is an index into the last axis of an operation's output: a filter, a u
 values that a `Flatten` makes from a filter's positions.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -179,12 +180,8 @@ def routed_channels(operation: Operation) -> tuple[np.ndarray, np.ndarray]:
     """Return the pairs of channels that a routing connects: indices of outputs and of inputs."""
     sources = routing_map(operation).reshape(-1, _width(operation.shape))
     first = np.cumsum([0, *map(_width, operation.input_shapes)])
-    channel_of = np.concatenate(
-        [
-            begin + np.arange(np.prod(shape, dtype=int)) % _width(shape)
-            for begin, shape in zip(first, operation.input_shapes, strict=False)
-        ]
-    )
+    parts = zip(first, operation.input_shapes, strict=False)
+    channel_of = np.concatenate([a + np.arange(math.prod(s)) % _width(s) for a, s in parts])
     outputs = np.broadcast_to(np.arange(_width(operation.shape)), sources.shape)
     moved = sources != INSERTED
     pairs = np.unique(np.stack([outputs[moved], channel_of[sources[moved]]]), axis=1)

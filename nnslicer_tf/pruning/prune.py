@@ -61,10 +61,7 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
         check_number("ratio", value, "[0, 1)")
     if lone := scores.keys() ^ ratios.keys():
         raise InvalidArgumentError(f"Kernels have scores or a ratio, but not both: {[*lone]}.")
-    keep = {}
-    for name, score in scores.items():
-        keep[name] = ~smallest(np.abs(score), _count(ratios[name], np.size(score)))
-    return keep
+    return {n: ~smallest(np.abs(s), _count(ratios[n], s.size)) for n, s in scores.items()}
 
 
 def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, float]:

@@ -196,14 +196,10 @@ def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cut
         variables = [v for v in getattr(layer, "weights", []) if len(v.shape)]
         return {id(v): [(-1, outputs)] for v in variables if v.shape[-1] == len(outputs)}
     inputs, kernel = kept[operation.inputs[0]], operation.params
-    if kernel.axes == DEPTHWISE:
-        cuts = {id(kernel.variable()): [(-2, inputs)]}
-    elif kernel.groups > 1 or kernel.order:
+    if kernel.axes != DEPTHWISE and (kernel.groups > 1 or kernel.order):
         return {}
-    elif kernel.axes == OUTPUTS_INPUTS:
-        cuts = {id(kernel.variable()): [(-2, outputs), (-1, inputs)]}
-    else:
-        cuts = {id(kernel.variable()): [(-2, inputs), (-1, outputs)]}
+    of_axes = {DEPTHWISE: [(-2, inputs)], OUTPUTS_INPUTS: [(-2, outputs), (-1, inputs)]}
+    cuts = {id(kernel.variable()): of_axes.get(kernel.axes, [(-2, inputs), (-1, outputs)])}
     bias = kernel.bias()
     return cuts if bias is None else {**cuts, id(bias): [(-1, outputs)]}
 

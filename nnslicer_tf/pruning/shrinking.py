@@ -308,11 +308,9 @@ def _check(
 def _with_other(model: keras.Model, kind: OutputClasses, classes: list[int]) -> keras.Model:
     """Return a model that outputs probabilities of the classes, and of all others together."""
     outputs = model.outputs[0]
-    if not kind.final:
-        function = "sigmoid" if kind.is_binary else "softmax"
-        outputs = keras.layers.Activation(function, name="probabilities")(outputs)
-    elif kind.final == "log_softmax":
-        outputs = keras.layers.Activation("exponential", name="probabilities")(outputs)
+    functions = {"": "sigmoid" if kind.is_binary else "softmax", "log_softmax": "exponential"}
+    if kind.final in functions:
+        outputs = keras.layers.Activation(functions[kind.final], name="probabilities")(outputs)
     sums = np.zeros((kind.count, len(classes) + 1), np.float32)
     sums[np.arange(len(sums)), _places(np.arange(len(sums)), classes)] = 1
     bias = np.zeros(sums.shape[1:], np.float32)

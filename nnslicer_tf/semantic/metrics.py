@@ -260,8 +260,7 @@ def _backward_metric(
 
 
 def _over_positions(values: np.ndarray, reduce: Callable) -> np.ndarray:
-    axes = tuple(range(1, values.ndim - 1))
-    return reduce(values, axis=axes, dtype=np.float64) if axes else values.astype(np.float64)
+    return reduce(values, axis=tuple(range(1, values.ndim - 1)), dtype=np.float64)
 
 
 def _mean(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:

@@ -181,11 +181,9 @@ def parameter_masks(im: InstrumentedModel, neurons: NeuronMasks) -> dict[int, np
     for name, mask in neurons.items():
         for variable, axis in layers[name].parameters:
             shape = tuple(variable.shape)
+            masks[id(variable)] = whole = np.empty(shape, bool)
             # A recurrent unit has several gates.
-            repeated = np.tile(mask, shape[axis] // len(mask))
-            broadcast = [1] * len(shape)
-            broadcast[axis] = -1
-            masks[id(variable)] = np.broadcast_to(repeated.reshape(broadcast), shape)
+            np.moveaxis(whole, axis, -1)[:] = np.tile(mask, shape[axis] // len(mask))
     if not any(mask.any() for mask in masks.values()):
         raise InvalidArgumentError("No neuron is selected: there is nothing to train.")
     return masks

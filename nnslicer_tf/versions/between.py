@@ -126,9 +126,8 @@ class Between:
 
     def table(self, units: np.ndarray, **columns: np.ndarray) -> pd.DataFrame:
         """Return a table of units: name of the variable or layer, index there, and columns."""
-        places = [self.where(unit) for unit in units]
-        names = {"name": [name for name, _ in places], "index": [index for _, index in places]}
-        return pd.DataFrame({**names, **columns})
+        places = pd.DataFrame([self.where(unit) for unit in units], columns=["name", "index"])
+        return places.assign(**columns)
 
     def check(self, x: np.ndarray) -> None:
         """Raise InvalidArgumentError unless the new model with the old weights is the old one."""

@@ -240,16 +240,11 @@ def _layers(
         between.check(x)
     except InvalidArgumentError:  # another architecture, or nothing changed
         between = None
-    same = between is not None or list(map(_shape, first.values())) == list(
-        map(_shape, second.values())
-    )
-    if same:  # in order: Keras numbers layers without a name
+    shapes = [[_shape(variable) for variable in each.values()] for each in (first, second)]
+    if between is not None or shapes[0] == shapes[1]:  # in order: Keras numbers unnamed layers
         first = dict(zip(second, first.values(), strict=True))
-    rest = sorted(
-        name
-        for name in {**first, **second}
-        if name not in first or name not in second or _shape(first[name]) != _shape(second[name])
-    )
+    known = [{(name, _shape(v)) for name, v in each.items()} for each in (first, second)]
+    rest = sorted({name for name, _ in known[0] ^ known[1]})
     layers: dict[str, list[np.ndarray]] = {}
     for name, variable in second.items():
         if name not in rest and keras.backend.is_float_dtype(variable.dtype):

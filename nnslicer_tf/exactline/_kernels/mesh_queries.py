@@ -31,10 +31,8 @@ def box_tree(face_boxes):
     while at < count:
         first, last = nodes[at, 1], nodes[at, 2]
         own = order[first:last].copy()
-        boxes[at, 0] = face_boxes[own, 0].min()
-        boxes[at, 1] = face_boxes[own, 1].min()
-        boxes[at, 2] = face_boxes[own, 2].max()
-        boxes[at, 3] = face_boxes[own, 3].max()
+        for i in range(2):
+            boxes[at, i], boxes[at, i + 2] = face_boxes[own, i].min(), face_boxes[own, i + 2].max()
         nodes[at, 0] = -1
         if last - first > 4:
             axis = 0 if boxes[at, 2] - boxes[at, 0] > boxes[at, 3] - boxes[at, 1] else 1

@@ -30,6 +30,7 @@ class RectifyLine(_KnotLine):
 
     def __init__(self, operation: Operation) -> None:
         self.knots = np.asarray(operation.params.knots, np.float64)
+        self._highest = self.knots[1] if len(self.knots) > 1 else np.inf
 
     def window(self, x: Curve) -> Curve:
         """Return the input."""
@@ -37,17 +38,12 @@ class RectifyLine(_KnotLine):
 
     def finish(self, window: Curve) -> Curve:
         """Return the rectified values."""
-        values = np.maximum(window.values, 0.0)
-        if len(self.knots) > 1:
-            np.minimum(values, self.knots[1], out=values)
-        return window.with_values(values)
+        return window.with_values(np.clip(window.values, 0.0, self._highest))
 
     def slopes(self, middles: Curve) -> np.ndarray:
         """Return 1 where the value is between the knots, else 0."""
-        slopes = (middles.values > 0).astype(np.float64)
-        if len(self.knots) > 1:
-            slopes *= middles.values < self.knots[1]
-        return slopes
+        is_between = (middles.values > 0) & (middles.values < self._highest)
+        return is_between.astype(np.float64)
 
 
 class PiecewiseLine(_KnotLine):

@@ -103,10 +103,8 @@ class AverageLine(_WindowLine):
     def __call__(self, x: Curve) -> Curve:
         """Return the curve of the means."""
         x = x.regrouped(self._input_shape)
-        taps, channels = self._taps.shape[1], x.channels
-        sums = self._sums(
-            x, self._taps, lambda v: v.reshape(-1, taps, channels).sum(axis=1), channels
-        )
+        shape = -1, self._taps.shape[1], x.channels
+        sums = self._sums(x, self._taps, lambda v: v.reshape(shape).sum(axis=1), x.channels)
         return sums.with_values(sums.values / sums.rows_of(self._counts))
 
     def pull(self, g: Steps) -> list[Steps]:
