@@ -96,10 +96,9 @@ def load(name: str = "sst2", split: str = "train") -> Sentences:
             sentences), as its test set has no labels; or parts in TFDS syntax, such as
             `"train[:1000]"`.
 
-    Raises:
-        InvalidArgumentError: for an unknown name or split.
-        DatasetUnavailableError: if the sentences are neither stored here nor downloadable.
-        CorruptFileError: if a file of GLUE does not have the expected format.
+    Raises InvalidArgumentError for an unknown name or split; DatasetUnavailableError if the
+    sentences are neither stored here nor downloadable; CorruptFileError if a file of GLUE does not
+    have the expected format.
     """
     check_name("set of sentences", name, NAMES)
     if not os.environ.get("GLUE_DIR"):

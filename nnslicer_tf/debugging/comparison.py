@@ -316,11 +316,10 @@ def compare_layers(
         batch_size: Samples at once; several copies of all their activations are in memory.
         progress: Show progress bars.
 
-    Raises:
-        InvalidArgumentError: if the models compute the same on all samples, there are several
-            outputs and none is named, or a layer, named in the message, has no counterpart.
-        CorruptFileError: if a LiteRT file is damaged.
-        InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
+    Raises InvalidArgumentError if the models compute the same on all samples, there are several
+    outputs and none is named, or a layer, named in the message, has no counterpart;
+    CorruptFileError if a LiteRT file is damaged; InputShapeError, InputRangeError or
+    NonFiniteActivationError for bad data.
     """
     check_count("batch_size", batch_size)
     check_name("deviation", by, ("labels", "values"))

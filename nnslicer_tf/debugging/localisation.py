@@ -101,10 +101,9 @@ def suspicious(
         output: Name of the output that is meant; only operations before it get scores.
         progress: Show progress bars.
 
-    Raises:
-        InvalidArgumentError: for an unknown method, or samples that do not fail or pass as claimed.
-        InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
-        UnsupportedLayerError: if the gradient of a recurrent layer is asked for.
+    Raises InvalidArgumentError for an unknown method, or samples that do not fail or pass as
+    claimed; InputShapeError, InputRangeError or NonFiniteActivationError for bad data;
+    UnsupportedLayerError if the gradient of a recurrent layer is asked for.
     """
     check_name("method", method, METHODS)
     im = im.of_output(output).named_by(failing, passing)

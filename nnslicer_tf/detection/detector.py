@@ -349,9 +349,8 @@ def evaluate(
     positives among the detector's held-out normal inputs; 0 if a yes-or-no rule flags more of them,
     and NaN if there are fewer than 19) and `false_positives` (the rate among the originals).
 
-    Raises:
-        InvalidArgumentError: if an attack has no examples, or not as many as originals.
-        NotFittedError: if the detector is not fitted.
+    Raises InvalidArgumentError if an attack has no examples, or not as many as originals;
+    NotFittedError if the detector is not fitted.
     """
     for name, (originals, adversarial) in attacks.items():
         if not len(originals) or len(originals) != len(adversarial):

@@ -82,11 +82,9 @@ def agreement(pair: ModelPair, x: Any, y: ArrayLike | None = None) -> Agreement:
         x: Inputs `(inputs, ...)`, a pair `(x, y)`, or a `Dataset` with labels.
         y: The right answers, if known: classes `(inputs,)`, of maps at each position, or numbers.
 
-    Raises:
-        InvalidArgumentError: if the outputs differ in size, or are neither probabilities nor
-            numbers with a tolerance (see `ModelPair`).
-        InputShapeError: if there are no inputs, or a model expects another shape.
-        NonFiniteActivationError: for NaN or infinite inputs.
+    Raises InvalidArgumentError if the outputs differ in size, or are neither probabilities nor
+    numbers with a tolerance (see `ModelPair`); InputShapeError if there are no inputs, or a model
+    expects another shape; NonFiniteActivationError for NaN or infinite inputs.
     """
     if isinstance(x, tuple) and len(x) == 2:
         x, given = x

@@ -32,10 +32,9 @@ class Store:
         what: Kind of work, for errors and the file's format, such as "checkpoint of a training".
         compress: Whether to compress files; uncompressed ones are written faster.
 
-    Raises:
-        ProfileMismatchError: if the folder belongs to work with a different identity.
-        CorruptFileError: if the identity in the folder cannot be read.
-        InvalidArgumentError: if the folder cannot be written to.
+    Raises ProfileMismatchError if the folder belongs to work with a different identity;
+    CorruptFileError if the identity in the folder cannot be read; InvalidArgumentError if the
+    folder cannot be written to.
     """
 
     def __init__(

@@ -142,10 +142,9 @@ def integrated_gradients(
         target: Index of the logit.
         max_parts: Stop with an error if there are more parts.
 
-    Raises:
-        InvalidArgumentError: if there is no such logit.
-        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
-        TooManyRegionsError: if there are more than `max_parts`.
+    Raises InvalidArgumentError if there is no such logit; UnsupportedLayerError, InputShapeError
+    or NonFiniteActivationError as for `exact_line`; TooManyRegionsError if there are more than
+    `max_parts`.
     """
     return Attributor(instrumented(im)).exact(x, baseline, target, max_parts)
 

@@ -79,10 +79,9 @@ class Ablation:
         shapes: Name of a kernel, variable or operation → shape of its units, in topological order.
         units: Number of units.
 
-    Raises:
-        UnsupportedLayerError: if there is nothing to mask, or a layer computes its kernel.
-        ProfileMismatchError: if the profile belongs to a different model.
-        InvalidArgumentError: for other bad arguments.
+    Raises UnsupportedLayerError if there is nothing to mask, or a layer computes its kernel;
+    ProfileMismatchError if the profile belongs to a different model; InvalidArgumentError for other
+    bad arguments.
     """
 
     def __init__(

@@ -29,11 +29,10 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     name does not. Configs of Keras 1 and 2 are converted, so that they mean what they meant then.
     Warns of weights that are not finite.
 
-    Raises:
-        InvalidArgumentError: if there is no such file, or it has another format by its name, too.
-        CorruptFileError: if the file is truncated or damaged, or has no model.
-        UnsupportedLayerError: if this version of Keras cannot rebuild the model, naming the missing
-            class, function or option and the version that wrote the file.
+    Raises InvalidArgumentError if there is no such file, or it has another format by its name, too;
+    CorruptFileError if the file is truncated or damaged, or has no model; UnsupportedLayerError if
+    this version of Keras cannot rebuild the model, naming the missing class, function or option and
+    the version that wrote the file.
     """
     path = as_path(path)
     if (path / "saved_model.pb").is_file():

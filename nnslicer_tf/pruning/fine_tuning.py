@@ -51,10 +51,9 @@ def fine_tune(
         free: Variables that may change, each with a bool array of its shape, true where they may;
             the rest is frozen, except statistics of normalisation. By default all may change.
 
-    Raises:
-        InvalidArgumentError: if there are no samples, or labels do not fit them or the outputs.
-        InputShapeError: if the samples do not fit the model, or its input shape is not known.
-        SeveralInputsError: if the model has several inputs.
+    Raises InvalidArgumentError if there are no samples, or labels do not fit them or the outputs;
+    InputShapeError if the samples do not fit the model, or its input shape is not known;
+    SeveralInputsError if the model has several inputs.
     """
     given = model
     model, functional, x = _opened(model, x, batch_size)

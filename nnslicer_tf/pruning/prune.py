@@ -37,11 +37,10 @@ def prune(
             computes W·(x − x̄) + ȳ with the pruned W and the profile's x̄ and ȳ. The paper's
             program does this for NNSlicer and EffectivePath only.
 
-    Raises:
-        InvalidArgumentError: for ratios out of range, unknown kernels, or scores that do not fit.
-        ProfileMismatchError: if the profile belongs to a different model.
-        UnsupportedLayerError: if a layer cannot be copied or masked, or means are given and it is
-            an attention or recurrent layer or an embedding.
+    Raises InvalidArgumentError for ratios out of range, unknown kernels, or scores that do not fit;
+    ProfileMismatchError if the profile belongs to a different model; UnsupportedLayerError if a
+    layer cannot be copied or masked, or means are given and it is an attention or recurrent layer
+    or an embedding.
     """
     keep = keep_masks(scores, ratio)
     im = instrumented(model, means)
@@ -61,7 +60,7 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
         check_number("ratio", value, "[0, 1)")
     if lone := scores.keys() ^ ratios.keys():
         raise InvalidArgumentError(f"Kernels have scores or a ratio, but not both: {[*lone]}.")
-    return {n: ~smallest(np.abs(s), _count(ratios[n], s.size)) for n, s in scores.items()}
+    return {n: ~smallest(np.abs(s), _count(ratios[n], np.size(s))) for n, s in scores.items()}
 
 
 def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, float]:
@@ -98,10 +97,8 @@ def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
         model: Any model with one input that `InstrumentedModel` accepts, usually a pruned one.
         x: Samples `(samples, *input_shape)`, at least a few hundred.
 
-    Raises:
-        InputShapeError: if the samples do not fit the model.
-        SeveralInputsError: if the model has several inputs.
-        InvalidArgumentError: if there are fewer than two samples.
+    Raises InputShapeError if the samples do not fit the model; SeveralInputsError if the model has
+    several inputs; InvalidArgumentError if there are fewer than two samples.
     """
     im = maskable(model)
     samples = Samples(x, im.input_shape, im.bounds, columns=getattr(model, "columns", ())).array()

@@ -171,10 +171,9 @@ def shrink(
         rng: Draws the samples to use and the order of training.
         progress: Show progress bars.
 
-    Raises:
-        InvalidArgumentError: for arguments out of range, or if so many cannot be removed.
-        UnsupportedLayerError: if no unit of the model can be removed.
-        InputShapeError, NonFiniteActivationError: for bad samples.
+    Raises InvalidArgumentError for arguments out of range, or if so many cannot be removed;
+    UnsupportedLayerError if no unit of the model can be removed; InputShapeError or
+    NonFiniteActivationError for bad samples.
     """
     im = maskable(instrumented(model, x)).named_by(x, test)
     check_copyable(im.functional)

@@ -90,11 +90,10 @@ def contributions(
     Returns layer name → scores `(units,)` float64, larger for neurons that matter more. Only
     their order within a layer is meaningful.
 
-    Raises:
-        InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, or a
-            metric that needs labels on a model that is not a classifier of two or more classes.
-        UnsupportedLayerError: if the model has no layer with neurons.
-        InputShapeError: if the samples or the baseline have another shape.
+    Raises InvalidArgumentError for an unknown metric, labels that do not fit or are missing, or a
+    metric that needs labels on a model that is not a classifier of two or more classes;
+    UnsupportedLayerError if the model has no layer with neurons; InputShapeError if the samples or
+    the baseline have another shape.
     """
     check_name("metric", metric, METRICS)
     check_count("batch_size", batch_size)

@@ -126,10 +126,9 @@ def train_neurons(
         progress: Show a progress bar.
         allowed: Id of a variable → bools of its shape, the only values of it that may change.
 
-    Raises:
-        InvalidArgumentError: if masks or labels do not fit the model, or nothing is chosen.
-        InputShapeError: if the samples have another shape.
-        SeveralInputsError: if the model has several inputs.
+    Raises InvalidArgumentError if masks or labels do not fit the model, or nothing is chosen;
+    InputShapeError if the samples have another shape; SeveralInputsError if the model has several
+    inputs.
     """
     im = maskable(model)
     masks = parameter_masks(im, neurons)

@@ -44,11 +44,9 @@ class SemanticSlicer:
         scores: Layer → scores on all samples `(units,)`.
         category_scores: Layer → scores on each category `(categories, units)`.
 
-    Raises:
-        InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, or a
-            model that is not a classifier of two or more classes.
-        UnsupportedLayerError: if the model has no layer with neurons.
-        InputShapeError: if the samples or the baseline have another shape.
+    Raises InvalidArgumentError for an unknown metric, labels that do not fit or are missing, or a
+    model that is not a classifier of two or more classes; UnsupportedLayerError if the model has no
+    layer with neurons; InputShapeError if the samples or the baseline have another shape.
     """
 
     def __init__(

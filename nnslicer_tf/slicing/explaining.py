@@ -100,10 +100,9 @@ class Explainer:
             groups: Name of a feature → its columns, by name, or by index unless numbers name them;
                 they are exchanged together. By default a table's one-hot columns; {} for none.
 
-        Raises:
-            InvalidArgumentError: if `x` is not one sample, or the target or a name is unknown.
-            UnsupportedLayerError: if the model has no synapses.
-            InputShapeError, NonFiniteActivationError: for bad data.
+        Raises InvalidArgumentError if `x` is not one sample, or the target or a name is unknown;
+        UnsupportedLayerError if the model has no synapses; InputShapeError or
+        NonFiniteActivationError for bad data.
         """
         # The sample, the target, and their names.
         slicer = cast("Slicer", self)

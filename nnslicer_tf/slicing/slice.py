@@ -101,10 +101,9 @@ class Slice(ShownAsTable):
                 paper's program: a layer computes W·(x − x̄) + ȳ with the slice's W and the profile's
                 x̄ and ȳ), "zero" (synapses outside the slice become 0), or another of `Ablation`.
 
-        Raises:
-            InvalidArgumentError: if there is no reference.
-            ProfileMismatchError: if the kernels or the profile belong to a different model.
-            UnsupportedLayerError: if the model cannot be copied or masked.
+        Raises InvalidArgumentError if there is no reference; ProfileMismatchError if the kernels or
+        the profile belong to a different model; UnsupportedLayerError if the model cannot be copied
+        or masked.
         """
         from nnslicer_tf.instrument import Ablation, instrumented
 

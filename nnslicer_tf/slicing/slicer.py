@@ -86,10 +86,8 @@ class Slicer(DecisiveSearch, Explainer):
             amounts at every cut through the network add up to the target's change, because nothing
             is excluded. `relative_to`, `rectify` and `product` have no effect on amounts.
 
-    Raises:
-        InvalidArgumentError: if an argument is out of range.
-        ProfileMismatchError: if the profile belongs to a different model.
-        UnsupportedLayerError: if an operation has no rule.
+    Raises InvalidArgumentError if an argument is out of range; ProfileMismatchError if the profile
+    belongs to a different model; UnsupportedLayerError if an operation has no rule.
     """
 
     def __init__(

@@ -90,11 +90,10 @@ def generate(
         batch_size: Inputs attacked together.
         progress: Show a progress bar.
 
-    Raises:
-        InvalidArgumentError: for an unknown attack or one that the backend does not have, data
-            outside [0, 1], probability outputs not of a final softmax, or labels that do not fit.
-        InputShapeError: if x does not have the model's input shape.
-        CorruptFileError: if a cached batch is damaged.
+    Raises InvalidArgumentError for an unknown attack or one that the backend does not have, data
+    outside [0, 1], probability outputs not of a final softmax, or labels that do not fit;
+    InputShapeError if x does not have the model's input shape; CorruptFileError if a cached batch
+    is damaged.
     """
     if isinstance(attack, str):
         check_name("attack", attack, ATTACKS)

@@ -112,10 +112,9 @@ def explore(
         title: Title of the view; the model's name by default.
         progress: Show a progress bar.
 
-    Raises:
-        InvalidArgumentError: if names, shapes or numbers of samples are inconsistent.
-        ProfileMismatchError: if a slice or a profile belongs to a different model.
-        InputShapeError, NonFiniteActivationError: for bad data.
+    Raises InvalidArgumentError if names, shapes or numbers of samples are inconsistent;
+    ProfileMismatchError if a slice or a profile belongs to a different model; InputShapeError or
+    NonFiniteActivationError for bad data.
     """
     means, explanation = None, slices if hasattr(slices, "contrast") else None
     given = words
