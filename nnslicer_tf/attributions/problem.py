@@ -90,8 +90,10 @@ class Problem:
     def values(self, ids: Sequence[Any], features: Sequence[Any], wanted: Sequence[str]) -> dict:
         """Return the values of operations, given features, as tensors by name."""
         given = dict(zip(self.x, features, strict=True))
+        graph = self.im.graph
+        given |= {n: graph.keep_padding(n, v, ids) for n, v in given.items() if n in graph.inputs}
         inputs = [given.get(n, i) for n, i in zip(self.im.input_operations, ids, strict=True)]
-        return self.im.graph.run(inputs, wanted, lambda name, value: given.get(name, value))
+        return graph.run(inputs, wanted, lambda name, value: given.get(name, value))
 
     def hidden(self, masks: np.ndarray) -> Features:
         """Replace units by the baseline; `masks` `(batch, units)` are 0 (shown) to 1 (hidden)."""

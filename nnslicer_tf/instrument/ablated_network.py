@@ -20,7 +20,6 @@ from nnslicer_tf.instrument import recurrence as rnn
 from nnslicer_tf.instrument.backend import compiled_function, value_and_product
 from nnslicer_tf.instrument.copies import examples
 from nnslicer_tf.instrument.expansion import moved
-from nnslicer_tf.instrument.layers.masks import is_set
 from nnslicer_tf.instrument.layout import LEVELS
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.operations import Lookup, Operation, Synapses
@@ -383,14 +382,9 @@ class Network:
             if keras.backend.standardize_dtype(value.dtype) in ("float16", "bfloat16"):
                 value = ops.cast(value, "float32")  # as everywhere in the analyses
             if is_masked and not self._by_synapse and not isinstance(params, rnn.Member):
-                changed = base[name] + masks[name] * (value - base[name])
-                if not operation.inputs and operation.mask:  # padding stays
-                    data = self.im.graph.run(x, [operation.mask])[operation.mask]
-                    data = ops.reshape(
-                        data, (-1, *data.shape[1:], *(1,) * (value.ndim - data.ndim))
-                    )
-                    changed = ops.where(is_set(data), changed, value)
-                value = changed
+                value = base[name] + masks[name] * (value - base[name])
+                if not operation.inputs:
+                    value = self.im.graph.keep_padding(name, value, x)
             values[name] = value
         return [values[name] for name in self.wanted]
 

@@ -15,7 +15,7 @@ from nnslicer_tf.instrument.expansion import one_run
 from nnslicer_tf.instrument.heads import find_heads
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.layers.derivatives import is_own_function, with_own_derivative
-from nnslicer_tf.instrument.layers.masks import mask_step
+from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.recurrence import Member, Unrolled, inside
 from nnslicer_tf.instrument.registry import layer_steps
@@ -150,6 +150,17 @@ class Graph:
                 value = ops.cast(value, dtype)  # of layers with a dtype of their own
             values[name] = change(name, value)
         return values
+
+    def keep_padding(self, name: str, changed: Any, x: Sequence[Any]) -> Any:
+        """Return other values of an input, given the inputs' own `x`: padding and masks stay."""
+        mask, own = self.operations[name].mask, x[self.inputs.index(name)]
+        if any(operation.mask == name for operation in self.operations.values()):
+            return own
+        if mask is None:
+            return changed
+        data = self.run(x, [mask])[mask]
+        data = ops.reshape(data, (-1, *data.shape[1:], *(1,) * (changed.ndim - data.ndim)))
+        return ops.where(is_set(data), changed, own)
 
     def forward_pass(
         self, names: Sequence[str]

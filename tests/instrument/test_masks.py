@@ -232,7 +232,12 @@ def test_the_marker_of_padding_means_nothing(how):
                 mixed = np.where(stays, x[i], profile.means["series"])[None]
                 answer = np.asarray(keras.ops.softmax(im.model(mixed)))[0].max()
                 np.testing.assert_allclose(answer, decisive.certificate[column][i], rtol=1e-5)
-        found.append((im.logits(x), one.neurons["series"], decisive.certificate["size"]))
+        methods = "occlusion", "integrated gradients, 50 samples"
+        why = counts.explain(x[0], target=1, compare=methods, decisive=False)
+        values = why.comparison.values.values()
+        assert all(np.abs(of[~present[0]]).max() < 1e-6 for of in values)
+        size = decisive.certificate["size"]
+        found.append((im.logits(x), one.neurons["series"], size, *values))
     for parts in zip(*found, strict=True):
         np.testing.assert_allclose(*parts, rtol=1e-3, atol=1e-5)
 
@@ -243,3 +248,33 @@ def test_padding_that_something_reads_counts():
     joined = layers.Concatenate()([pooled, layers.Flatten()(inputs)])
     im = nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(joined)))
     assert im["series"].mask is None
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_a_mask_that_is_an_input_stays(share):
+    """Its mean is neither a mask, nor may it show the markers of padding to the network."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(2, 1, (30, LENGTH, 2)).astype(np.float32)
+    present = np.arange(LENGTH) < np.where(rng.random(30) < share, LENGTH, LENGTH - 2)[:, None]
+    present[:2] = np.arange(LENGTH) < [[LENGTH - 2], [LENGTH]]
+    found = []
+    for marker in (0.0, -99.0):
+        x[~present] = marker
+        keras.utils.set_random_seed(3)
+        series, mask = keras.Input((LENGTH, 2), name="series"), keras.Input((LENGTH,), dtype="bool")
+        h = layers.LSTM(4)(series, mask=mask)
+        im = nns.InstrumentedModel(keras.Model([series, mask], layers.Dense(3)(h)))
+        data = {"series": x, im.input_operations[1]: present}
+        profile = nns.Profile.from_data(im, data, progress=False)
+        slicer = nns.Slicer(im, profile, 0, workers=0, progress=False)
+        decisive = slicer.decisive({n: v[:2] for n, v in data.items()}, level="input", others=0)
+        why = slicer.explain({n: v[0] for n, v in data.items()}, target=1, decisive=False)
+        for i in range(2):
+            mixed = np.where(present[i, :, None], profile.means["series"], x[i])[None]
+            answer = np.asarray(keras.ops.softmax(im.model([mixed, present[i : i + 1]])))[0].max()
+            empty = decisive.certificate["probability of empty answer"][i]
+            np.testing.assert_allclose(answer, empty, rtol=1e-5)
+        columns = [v for n, v in decisive.certificate.items() if "probability" in n]
+        found.append((profile.means["series"], *columns, why.contributions["series"]))
+    for parts in zip(*found, strict=True):
+        np.testing.assert_allclose(*parts, rtol=1e-3, atol=1e-5)
