@@ -187,20 +187,17 @@ def _series(marker, how):
     if how == "explicit":
         mask = ops.any(ops.not_equal(inputs, marker), axis=-1)
         h = layers.LSTM(4)(inputs, mask=mask)
-    elif how == "scaled":
-        scaled = layers.Rescaling(2.0)(inputs)
-        h = layers.LSTM(4)(layers.Masking(2 * marker)(scaled))
-    elif how == "nested":
+    elif how == "scaled, nested":
         inner = keras.Input((LENGTH, 2))
-        masked = layers.Masking(marker)(inner)
-        h = layers.GRU(4)(keras.Model(inner, masked)(inputs))
+        masked = keras.Model(inner, layers.Masking(2 * marker)(inner))
+        h = layers.GRU(4)(masked(layers.Rescaling(2.0)(inputs)))
     else:
         h = layers.Masking(marker)(inputs)
         h = layers.GlobalAveragePooling1D()(layers.Dense(4, activation="relu")(h))
     return keras.Model(inputs, layers.Dense(3)(h))
 
 
-@pytest.mark.parametrize("how", ["pooled", "explicit", "scaled", "nested"])
+@pytest.mark.parametrize("how", ["pooled", "explicit", "scaled, nested"])
 def test_the_marker_of_padding_means_nothing(how):
     """Means of an input that `Masking` reads had the markers in them, and so had all amounts."""
     rng = np.random.default_rng(0)
@@ -250,7 +247,7 @@ def test_padding_that_something_reads_counts():
     assert im["series"].mask is None
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("share", [0.2, 0.8])
 def test_a_mask_that_is_an_input_stays(share):
     """Its mean is neither a mask, nor may it show the markers of padding to the network."""
     rng = np.random.default_rng(0)
