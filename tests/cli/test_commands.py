@@ -219,7 +219,7 @@ def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
     # Others' values: the profile's samples, or data.
     channels = ("--decisive", "--level", "channel", "--at-least", 0.8, "--output", output)
     code, _, errors = nnslicer("slice", *common, *data, *channels)
-    assert code == 2 and "with 30 samples or more. Received: reference 'samples' with 20" in errors
+    assert code == 2 and "with 27 samples or more. Received: reference 'samples' with 20" in errors
     of_data = ("--reference", "digits:train[:120]")
     code, _, _ = nnslicer("slice", *common, *data, *channels, *of_data)
     found = nns.slicing.DecisiveSlices.load(output)
