@@ -886,3 +886,35 @@ def test_attacks_of_one_evaluation():
         pd.testing.assert_frame_equal(detection.evaluate(detector, pairs), expected)
     with pytest.raises(NotFittedError):
         detection.evaluate(detection.LogitMargin(detector.im), {"p": (x[:9], x[9:18])})
+
+
+@pytest.mark.parametrize("columns", [[0.0, 1.0, 2.0], [False, True, 2], [0, 1, 2], ["0", "1", "2"]])
+def test_names_that_are_like_numbers(columns):
+    """0.0, 1.0, … and False, True counted as no names, so that tables were read by position."""
+    im = nns.InstrumentedModel(network())
+    table = pd.DataFrame(TABLE.to_numpy(), columns=columns)
+    profile = nns.Profile.from_data(im, table, progress=False)
+    slicer = nns.Slicer(im, profile, workers=0, progress=False)
+    reordered = table[columns[::-1]]
+    np.testing.assert_array_equal(slicer.im.check(reordered), table.to_numpy(np.float32))
+    np.testing.assert_array_equal(slicer.im.points(reordered.iloc[0], "x"), table.iloc[0])
+    letters = nns.InstrumentedModel(network()).named_by(TABLE)
+    if 0.0 in columns and isinstance(columns[0], float):
+        with pytest.raises(nns.errors.InputShapeError, match=r"unknown: \['0.0', '1.0', '2.0'\]"):
+            letters.check(table)
+
+
+@pytest.mark.filterwarnings("ignore:Class numbers follow")
+def test_labels_are_compared_with_the_columns_in_order(tmp_path):
+    """The model was asked with the file's columns in their order there: a false warning."""
+    im = nns.InstrumentedModel(network()).named_by(TABLE)
+    predicted = np.array(["no", "yes"])[im.predict(TABLE).argmax(axis=1)]
+    OTHER.assign(label=predicted).to_csv(tmp_path / "other.csv", index=False)
+    for data in (tmp_path / "other.csv", datasets.load_data(tmp_path / "other.csv")):
+        _, y = im.labelled(data)
+        np.testing.assert_array_equal(y, predicted == "yes")
+    # The other order of classes is still noticed.
+    swapped = np.where(predicted == "yes", "no", "yes")
+    OTHER.assign(label=swapped).to_csv(tmp_path / "swapped.csv", index=False)
+    with pytest.warns(nns.errors.PlausibilityWarning, match="another class order"):
+        im.labelled(tmp_path / "swapped.csv")

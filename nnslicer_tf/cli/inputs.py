@@ -186,10 +186,10 @@ def dataset(
             split=split,
             classes=names(classes or ""),
         )
+    data = aligned(data, im.columns)
     names_matter = classes is not None and data.alphabetical
     if names_matter and not check_class_order(im, data, option):
         warnings.warn(order_note(data.class_names, option), stacklevel=2)
-    data = aligned(data, im.columns)
     im.columns = im.columns or data.columns  # those of the next file are put in this order
     return data
 

@@ -1,5 +1,6 @@
 """The command that compares two versions of a model, and can stop a build: diff."""
 
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,8 +73,8 @@ def diff(
         causes.samples = result.negative[:flips]
         print("\n\n".join(causes.summary(i, names) for i in range(len(causes))))
     bound = result.upper_bound(len(result.negative))
-    passes = limit is None or bound <= limit
-    verdict = f"Negative flips: {len(result.negative)} of {len(samples.x)}, at most {bound:.2%}"
+    passes, shown = limit is None or bound <= limit, ceil(bound * 1e4) / 1e4
+    verdict = f"Negative flips: {len(result.negative)} of {len(samples.x)}, at most {shown:.2%}"
     verdict += "" if limit is None else f"; the limit is {limit:.2%}"
     if page is not None:
         _write_page(page, f"{old.name} → {new.name}", verdict, result, causes, samples.x, names)

@@ -61,11 +61,12 @@ class Agreement(ShownAsTable):
         known += f", {counted(ties, 'difference')} from ties" if ties else ""
         kernels = 0 if self.by_kernels is None else int(self.by_kernels.sum())
         known += f", {counted(kernels, 'label')} otherwise by reference kernels" if kernels else ""
-        what = "numbers" if self.labels is None else "probabilities"
+        apart, what = self.distance, "probabilities differ by up to"
+        if self.labels is None and self.apart is not None:
+            apart, what = self.apart, "numbers differ by"
         return (
             f"Agreement({share:.2%} of {counted(len(self.differs), 'input')}{known}, "
-            f"{what} differ by {self.distance.mean():.2g} on average, "
-            f"by {self.distance.max():.2g} at most)"
+            f"{what} {apart.mean():.2g} on average, by {apart.max():.2g} at most)"
         )
 
 

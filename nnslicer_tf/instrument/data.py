@@ -392,8 +392,10 @@ def column_names(data: Any) -> tuple[str, ...]:
         tables = {key: column_names(part) for key, part in data.items() if not _is_row(part)}
         return tuple(f"{key}: {name}" for key, names in tables.items() for name in names)
     names = getattr(data, "columns", data.index if hasattr(data, "iloc") else ())
-    is_named = np.ndim(names) == 1 and list(names) != list(range(len(names)))
-    return tuple(map(str, names)) if is_named else ()
+    if np.ndim(names) != 1:
+        return ()
+    places = tuple(str(name) for name in names if not isinstance(name, str))  # "0.0" is a name
+    return () if places == numbers_of(names) else tuple(map(str, names))
 
 
 def columns_of(columns: Sequence[str], name: str) -> tuple[str, ...]:

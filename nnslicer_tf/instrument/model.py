@@ -454,6 +454,7 @@ class InstrumentedModel(ShownAsTable):
             if isinstance(data, (str, os.PathLike)):
                 data = load_data(data, labels=required, shape=self.input_shape)
             if isinstance(data, Dataset):
+                data = aligned(data, self.columns)
                 check_class_order(self, data)
 
         def check(y: Any, samples: int) -> Any:

@@ -215,7 +215,7 @@ class DecisiveSlices(ShownAsTable):
             text += (
                 f" With the values of {row['scope donors']} other samples in the inactive "
                 f"{unit}s, the answer is kept for {100 * row['scope kept']:.0f} % (at least "
-                f"{100 * row['scope bound']:.0f} % with 95 % confidence)."
+                f"{int(100 * row['scope bound'])} % with 95 % confidence)."
             )
         elif self.info.get("untested"):
             text += f" It was not tested with other samples' values: {self.info['untested']}."

@@ -1849,7 +1849,7 @@ class Explorer {
     const scope = !m["scope donors"] ? null : h("p", { "data-scope": m["scope kept"] },
       h("strong", {}, `${verdict}:`), " if all others take those of another sample, the answer stays for "
       + `${Math.round(100 * m["scope kept"])} % of ${m["scope donors"]} samples (95 % confidence: for at `
-      + `least ${Math.round(100 * m["scope bound"])} %).`);
+      + `least ${Math.floor(100 * m["scope bound"])} %).`);
     const size = m.size === Math.round(m.size / m.share) ? `All ${number(m.size)} ${unit}`
       : `${number(m.size)} of ${number(Math.round(m.size / m.share))} ${unit}`;
     return [h("p", { class: "size" }, h("strong", {}, size), ` (${+(100 * m.share).toPrecision(3)} %) `
