@@ -11,9 +11,10 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event, Thread
-from typing import Any, TypeVar
+from threading import Event, RLock, Thread
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from nnslicer_tf._environment import require
@@ -42,6 +43,15 @@ class _Task:
     attempts: int = 0
 
 
+@dataclass
+class _Session:
+    """The Ray that an engine has started, which ends with the last engine that uses it."""
+
+    over: Event  # ends the thread that started Ray
+    node: str = ""  # Ray's own name of it, which tells it from one that the user starts later
+    users: int = 0
+
+
 class _Worker:
     """An actor, which holds the job and runs it on one item at a time."""
 
@@ -59,10 +69,14 @@ class RayEngine:
     """Runs jobs on Ray actors; with an address, `workers=None` means one per core of the cluster.
 
     `address` is that of a running cluster ("auto" for this machine's); None starts a new one on
-    this machine, and stops it at the end; if it does not start, a warning says so, and the work
-    runs on threads. Raises MissingPackageError if Ray is not installed, InvalidArgumentError if no
-    cluster answers at the address.
+    this machine, which engines of several threads share, and stops it at the end. If it does not
+    start, or has no free core, a warning says so, and the work runs on threads. Raises
+    MissingPackageError if Ray is not installed, InvalidArgumentError if no cluster answers at the
+    address.
     """
+
+    _turn: ClassVar = RLock()  # of the thread that starts or stops Ray
+    _session: ClassVar[_Session | None] = None
 
     def __init__(self, workers: int | None, address: str | None = None) -> None:
         if address is not None and not isinstance(address, str):
@@ -73,7 +87,6 @@ class RayEngine:
             "Without it, workers=None uses threads, workers=0 one.",
         )
         self._workers, self._address = workers, address
-        self._over = Event()  # ends the thread that started Ray
         if address is None or self._ray.is_initialized():
             return
         # Ray itself would try for minutes, or for ever, at an address of no cluster.
@@ -91,11 +104,47 @@ class RayEngine:
 
     def _no_cluster(self, error: Exception) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"No Ray cluster answers at ray_address={self._address!r} ({error}). Start one with "
+            f"No Ray cluster serves at ray_address={self._address!r} ({error}). Start one with "
             "'ray start --head', or omit ray_address to use the cores of this machine."
         )
 
-    def _start(self) -> None:
+    def _enter(self) -> _Session | None:
+        """Start Ray unless this process has it; return the session, or None if it is the user's."""
+        with self._turn:
+            if not self._ray.is_initialized():
+                session = RayEngine._session = _Session(Event())
+                try:
+                    self._start(session.over)
+                except BaseException:  # also Ctrl-C
+                    self._ray.shutdown()
+                    session.over.set()
+                    raise
+                session.node = self._node()
+            known = RayEngine._session
+            if known is None or known.node != self._node():
+                return None
+            known.users += 1
+            return known
+
+    def _node(self) -> str:
+        context = self._ray.get_runtime_context()
+        return context.get_node_id() if self._ray.is_initialized() else ""
+
+    def _leave(self, session: _Session | None, actors: Iterable[Any]) -> None:
+        """End the actors, and an engine's Ray with its last user, unless the user has done so."""
+        with self._turn:
+            for actor in actors if self._ray.is_initialized() else ():
+                with suppress(self._ray.exceptions.RayError):  # such as for an earlier Ray's
+                    self._ray.kill(actor)
+            if session is None:
+                return
+            session.users -= 1
+            if session.users == 0:
+                if self._node() == session.node:
+                    self._ray.shutdown()
+                session.over.set()
+
+    def _start(self, over: Event) -> None:
         """Start or join a cluster; raise RuntimeError if it takes too long or fails.
 
         It runs in a thread, because Ray cannot be interrupted, and may wait for ever. The thread
@@ -110,8 +159,7 @@ class RayEngine:
                 "object_store_memory": OBJECT_STORE_BYTES,
             }
         errors: list[Exception] = []
-        ended, over = Event(), Event()
-        self._over = over
+        ended = Event()
 
         def start() -> None:
             try:
@@ -128,7 +176,6 @@ class RayEngine:
         if not ended.is_set():
             raise RuntimeError(f"no answer within {START_SECONDS:g} s")
         if errors:
-            self._ray.shutdown()
             raise RuntimeError(str(errors[0])) from errors[0]
 
     def map(self, job: Callable[[Any], T], items: Iterable[tuple[int, Any]]) -> Iterator:
@@ -136,28 +183,30 @@ class RayEngine:
         from nnslicer_tf.engine.engines import ThreadEngine
 
         ray = self._ray
-        started_here = not ray.is_initialized()
+        session: _Session | None = None
         actors: list[Any] = []
         try:
-            if started_here:
-                self._start()
+            session = self._enter()
+            is_new = session is not None and session.users == 1
+            is_free = is_new or ray.available_resources().get("CPU", 0) >= 1
+            patience = START_SECONDS if is_free or self._address is not None else CONNECT_SECONDS
             shared = ray.put(job)
             actor_class = ray.remote(num_cpus=1)(_Worker)
             count = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
             actors += [actor_class.remote(shared) for _ in range(count)]
             starting = {actor.ready.remote(): place for place, actor in enumerate(actors)}
-            if not ray.wait(list(starting), timeout=START_SECONDS)[0]:
-                raise RuntimeError(f"no worker started within {START_SECONDS:g} s")
+            if not ray.wait(list(starting), timeout=patience)[0]:
+                raise RuntimeError(f"no core was free for a worker within {patience:g} s")
             # The others may have to wait for a core; they join when they have one.
             ray.wait(list(starting), num_returns=count, timeout=CONNECT_SECONDS)
         except BaseException as error:  # also Ctrl-C
-            self._stop(actors, started_here and ray.is_initialized())
+            self._leave(session, actors)
             if not isinstance(error, RuntimeError):
                 raise
-            if self._address is not None or not started_here:
+            if self._address is not None:
                 raise self._no_cluster(error) from error
             warnings.warn(
-                f"Ray could not be started ({error}), so the work runs on threads of this process. "
+                f"Ray could not be used ({error}), so the work runs on threads of this process. "
                 "Pass workers=0 to use threads without trying Ray.",
                 stacklevel=2,
             )
@@ -210,11 +259,4 @@ class RayEngine:
                 else:
                     yield task.index, result
         finally:
-            self._stop(actors, started_here)
-
-    def _stop(self, actors: Iterable[Any], everything: bool) -> None:
-        for actor in actors:
-            self._ray.kill(actor)
-        if everything:
-            self._ray.shutdown()
-        self._over.set()
+            self._leave(session, actors)

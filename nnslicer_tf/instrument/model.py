@@ -454,8 +454,9 @@ class InstrumentedModel(ShownAsTable):
             if isinstance(data, (str, os.PathLike)):
                 data = load_data(data, labels=required, shape=self.input_shape)
             if isinstance(data, Dataset):
-                data = aligned(data, self.columns)
-                check_class_order(self, data)
+                ordered: Any = aligned(data, self.columns)
+                check_class_order(self, ordered)
+                data = ordered
 
         def check(y: Any, samples: int) -> Any:
             if isinstance(y, Mapping) and not by_output:

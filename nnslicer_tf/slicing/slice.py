@@ -92,7 +92,7 @@ class Slice(ShownAsTable):
     def apply(self, model: "ModelLike", reference: Any = None) -> "keras.Model":
         """Return a copy of the model in which all but the slice's units are inactive.
 
-        Biases and normalisations are unchanged.
+        Biases, normalisations and kernels that the slice does not have (`kernels=`) are unchanged.
 
         Args:
             model: The sliced model, or one with the same kernels; an `InstrumentedModel` if the

@@ -88,7 +88,7 @@ def test_without_ray_the_work_runs_on_threads(monkeypatch, make, how):
     monkeypatch.setattr(ray_engine, "START_SECONDS", 0.3)
     monkeypatch.setattr(engines, "PATIENCE_SECONDS", 0.0)
     message = "timed out during startup" if how == "fails" else "no answer within 0.3 s"
-    with pytest.warns(UserWarning, match=f"Ray could not be started .*{message}.*threads"):
+    with pytest.warns(UserWarning, match=f"Ray could not be used .*{message}.*threads"):
         assert squares(make(2)) == EXPECTED
     over.set()
 
@@ -125,3 +125,50 @@ def test_starting_can_be_interrupted():
     assert run.wait(20) == 0
     run.stdout.close()
     assert time.monotonic() - begin < 10
+
+
+def test_threads_share_the_ray_that_one_of_them_starts():
+    """The second failed with Ray's own errors, and ended the first one's cluster."""
+    found = {}
+
+    def run(place):
+        time.sleep(place)
+        found[place] = squares(ray_engine.RayEngine(2))
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: EXPECTED, 1: EXPECTED}
+    assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_work_inside_other_work_that_holds_all_cores(monkeypatch, own):
+    """It waited for a minute, and was told to omit an address that was not given."""
+    monkeypatch.setattr(ray_engine, "CONNECT_SECONDS", 1)
+    if own:
+        ray.init(num_cpus=2, object_store_memory=10**8, include_dashboard=False)
+    try:
+        outer = ray_engine.RayEngine(2).map(Square(), enumerate(range(7)))
+        first = next(outer)
+        with pytest.warns(UserWarning, match=r"Ray could not be used \(no core was free"):
+            assert squares(ray_engine.RayEngine(2)) == EXPECTED
+        assert sorted([first, *outer]) == EXPECTED  # its workers live on
+        assert ray.is_initialized() == own
+    finally:
+        ray.shutdown()
+
+
+def test_a_ray_that_the_user_starts_meanwhile_is_left_alone():
+    outer = ray_engine.RayEngine(2).map(Square(), enumerate(range(7)))
+    next(outer)
+    ray.shutdown()
+    ray.init(num_cpus=2, object_store_memory=10**8, include_dashboard=False)
+    try:
+        assert squares(ray_engine.RayEngine(2)) == EXPECTED
+        outer.close()
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
