@@ -42,13 +42,16 @@ def searched(monkeypatch):
     return samples
 
 
-def assert_equal(one, other):
+def assert_equal(one, other, rtol=0.0):
+    """Members, answers and counts are equal; real numbers up to `rtol`."""
     assert one.info == other.info
-    for a, b in ((one.members, other.members), (one.contributions, other.contributions)):
-        assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+    assert all(map(np.array_equal, one.members, other.members))
+    for a, b in zip(one.contributions, other.contributions, strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol)
     assert one.certificate.keys() == other.certificate.keys()
     for name, column in one.certificate.items():
-        np.testing.assert_array_equal(column, other.certificate[name], name)
+        of = rtol if column.dtype.kind == "f" else 0
+        np.testing.assert_allclose(column, other.certificate[name], rtol=of, err_msg=name)
 
 
 def test_an_interrupted_run_resumes(network, small_files, searched, tmp_path, monkeypatch):
@@ -182,7 +185,7 @@ def test_a_pass_that_fails_ends_all_searches_that_share_it(network, monkeypatch)
     "options", [{}, {"at_least": 0.8, "level": "neuron", "max_share": 1.0}], ids=["mean", "others"]
 )
 def test_a_slice_does_not_depend_on_the_other_samples_of_a_call(options):
-    """Alone, in another order and among others, everything is equal, scope and classes included."""
+    """Alone, in another order and among others, all is equal, scope and classes included."""
     rng = np.random.default_rng(0)
     model = keras.Sequential([keras.Input((6,)), layers.Dense(12, "relu"), layers.Dense(4)])
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
@@ -193,8 +196,10 @@ def test_a_slice_does_not_depend_on_the_other_samples_of_a_call(options):
     x = data[160:168]
     whole, turned = (slicer.decisive(rows, **options) for rows in (x, x[::-1]))
     alone = [slicer.decisive(x[i : i + 1], **options) for i in range(8)]
-    assert_equal(whole, DecisiveSlices.join(alone))
-    assert_equal(whole, DecisiveSlices.join([one_of(turned, i) for i in range(7, -1, -1)]))
+    # Without AVX-512, products of matrices of other sizes are rounded otherwise.
+    assert_equal(whole, DecisiveSlices.join(alone), rtol=1e-5)
+    reordered = DecisiveSlices.join([one_of(turned, i) for i in range(7, -1, -1)])
+    assert_equal(whole, reordered, rtol=1e-5)
 
 
 def one_of(slices, index):
