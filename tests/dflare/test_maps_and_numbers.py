@@ -23,6 +23,15 @@ def _scaled(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32) / 255
 
 
+def test_agreement_of_numbers_is_said_in_the_pairs_measure():
+    """It gave the largest difference of each input, the column beside it the root mean square."""
+    x = np.array([[0, 0, 0], [1, 1, 1], [3, 0, 0], [0.5, 0.5, 0.5]], np.float32)
+    pair = dflare.ModelPair(lambda x: x, lambda x: 0 * x, tolerance=1, task="regression")
+    found = dflare.agreement(pair, x)
+    np.testing.assert_allclose(found.apart, [0, 1, np.sqrt(3), 0.5], rtol=1e-6)
+    assert "numbers differ by 0.81 on average, by 1.7 at most" in repr(found)
+
+
 def test_numbers_deviate_by_more_than_the_tolerance(tmp_path):
     model = regression(values=2)
     other = noisy(model, 0.02)

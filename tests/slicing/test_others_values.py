@@ -111,7 +111,8 @@ def test_scope_is_the_share_of_other_samples_whose_values_keep_the_answer(networ
         assert table["scope kept"][index] == kept / 60 and table["scope donors"][index] == 60
         bound = table["scope bound"][index]
         assert bound == 0 if kept == 0 else binom.sf(kept - 1, 60, bound) == pytest.approx(0.05)
-        assert f"the answer is kept for {100 * kept / 60:.0f} % (at least" in found.summary(index)
+        said = f"the answer is kept for {100 * kept / 60:.0f} % (at least {int(100 * bound)} %"
+        assert said in found.summary(index)
     # By default, of samples that the profile keeps; never the sample itself, nor the search's.
     own = network.decisive(network.data[:3]).certificate["scope donors"]
     in_profile = {row.tobytes() for row in next(iter(network.profile.rows.values()))}
