@@ -225,7 +225,7 @@ def test_models_of_two_orders():
         for m, x in ((first, TABLE), (second, OTHER))
     ]
     ims = [slicer.im for slicer in slicers]
-    np.testing.assert_allclose(ims[0].predict(TABLE), ims[1].predict(TABLE), rtol=1e-5)
+    np.testing.assert_allclose(ims[0].predict(TABLE), ims[1].predict(TABLE), atol=1e-5)
     with pytest.raises(InvalidArgumentError, match="in different orders: a, b, c and c, b, a"):
         dflare.ModelPair(*ims)
     with pytest.raises(InvalidArgumentError, match="in different orders"):

@@ -212,19 +212,19 @@ def _before_masks(graph: Graph, trace: Trace) -> dict[str, operations.Operation]
     They get the mask under which all that read them do, so that values at padding count nowhere.
     """
     given: dict[tuple[str, str], str | None] = {}
+    at_each = keras.layers.Dense, keras.layers.Activation, keras.layers.ReLU  # position alone
     for call in trace.calls:
         for tensor, mask in zip(call.inputs, call.paddings, strict=False):
-            key, name = (
-                (graph.names[tensor], call.path),
-                None if mask is None else graph.names[mask],
-            )
+            key, name = (graph.names[tensor], call.path), graph.names.get(mask)
             given[key] = name if given.get(key, name) == name else None
     found: dict[str, operations.Operation] = {}
     makers: set[str | None] = {*given.values()}  # of masks, which read padding to tell it
     for name, operation in reversed(graph.operations.items()):
         takers = graph.consumers[name]
         masks = {
-            found.get(o.name, o).mask if o.kind == "scale" else given.get((name, o.layer))
+            found.get(o.name, o).mask
+            if o.kind == "scale" or isinstance(o.keras_layer, at_each)
+            else given.get((name, o.layer))
             for o in takers
             if o.name not in makers
         }
@@ -233,7 +233,7 @@ def _before_masks(graph: Graph, trace: Trace) -> dict[str, operations.Operation]
         mask = masks.pop() if len(masks) == 1 else None
         if mask and operation.mask is None and name not in makers:
             lead = graph.operations[mask].shape
-            if operation.shape[: len(lead)] == lead:
+            if operation.shape[:-1][: len(lead)] == lead:
                 found[name] = replace(operation, mask=mask)
     return found
 
