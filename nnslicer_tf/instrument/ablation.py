@@ -21,6 +21,7 @@ import numpy as np
 from keras import ops
 
 from nnslicer_tf._checks import check_count, check_memory, check_name, counted, names_of
+from nnslicer_tf._numerics import parted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.ablated_network import Network, Rows, has_tied_kernels, maskable
 from nnslicer_tf.instrument.data import DataLike, one_order
@@ -274,10 +275,7 @@ class Ablation:
 
     def masks(self, mask: Mask) -> dict[str, np.ndarray]:
         """Return a mask by name, each of its shape in `shapes`, float32."""
-        sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
-        parts = np.split(self._flat(mask, 0), np.cumsum(sizes)[:-1])
-        pairs = zip(parts, self.shapes.items(), strict=True)
-        return {name: part.reshape(shape) for part, (name, shape) in pairs}
+        return parted(self._flat(mask, 0), self.shapes)
 
     def _flat(self, mask: Mask, samples: int) -> np.ndarray:
         """Return a mask as an array over all units, `(units,)` or `(samples, units)` float32."""
@@ -337,10 +335,9 @@ class Ablation:
     def _base(self, reference: Reference, x: Any) -> Base:
         """Return a reference's values, what they contribute to sums, and the number of donors."""
         network = self.network
-        if network.by_weight and isinstance(reference, Weights):
-            return network.references(reference), {}, 1
         if network.by_weight:
-            return {}, {}, 1
+            other = network.references(reference) if isinstance(reference, Weights) else {}
+            return other, {}, 1
         checksum = weights_checksum(self.im.model)
         if self._kept[1:] != (reference, checksum):
             reference.check(self.im)  # its means may belong to older weights

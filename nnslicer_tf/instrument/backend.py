@@ -134,13 +134,11 @@ def over_time(
 
         return jax.lax.scan(step, state, list(sequences), reverse=reverse)
     if backend == "torch":
-        found = []
-        for t in reversed(range(length)) if reverse else range(length):
+        found, order = [], slice(None, None, -1 if reverse else 1)
+        for t in range(length)[order]:
             state, values = step(state, [sequence[t] for sequence in sequences])
             found.append(values)
-        if reverse:
-            found.reverse()
-        return state, [keras.ops.stack(values) for values in zip(*found, strict=True)]
+        return state, [keras.ops.stack(values) for values in zip(*found[order], strict=True)]
     import tensorflow as tf
 
     if tf.executing_eagerly() and length > FEW_STEPS:

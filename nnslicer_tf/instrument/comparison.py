@@ -91,9 +91,7 @@ def compare_with_original(
         finite = np.all([np.isfinite(v.reshape(samples, -1)).all(axis=1) for v in every], axis=0)
         finite[0] = True
         worst = max(
-            difference(
-                keras.ops.convert_to_numpy(original)[finite], examples[name][finite], tolerance
-            )
+            difference(_rows(original, finite), examples[name][finite], tolerance)
             for name, original in zip(graph.outputs, expected, strict=True)
         )
     if worst > 1:
@@ -143,7 +141,7 @@ def _may_mix(layer: Any) -> bool:
     return is_own or any(axis == 0 or axis < -1 for axis in axes)
 
 
-def _rows(values: Any, rows: list[int]) -> np.ndarray:
+def _rows(values: Any, rows: list[int] | np.ndarray) -> np.ndarray:
     return keras.ops.convert_to_numpy(values)[rows]
 
 

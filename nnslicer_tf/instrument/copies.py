@@ -124,7 +124,7 @@ def examples(model: keras.Model, input_shape: functional.Shapes | None = None) -
         return None
     shapes = [tuple(tensor.shape[1:]) for tensor in tensors]
     if input_shape is not None:
-        shapes = [tuple(shape) for shape in functional.flat_shapes(input_shape)]
+        shapes = functional.flat_shapes(input_shape)
     if len(shapes) != len(tensors):
         raise InputShapeError(
             f"Model '{model.name}' has {counted(len(tensors), 'input')}. Received: {input_shape!r}"
@@ -214,11 +214,10 @@ class _Builder:
             graph = functional.as_functional(layer, given)
         if isinstance(graph, keras.layers.Layer) and functional.has_graph(graph):
             # Axes without a size stay so; others may be smaller in the copy.
+            pairs = zip(graph.inputs, functional.in_order(graph, *args), strict=True)
             shapes = [
                 tuple(a and b for a, b in zip(tensor.shape[1:], value.shape[1:], strict=True))
-                for tensor, value in zip(
-                    graph.inputs, functional.in_order(graph, *args), strict=True
-                )
+                for tensor, value in pairs
             ]
             copy = self.model(graph, shapes)
         elif isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy

@@ -461,8 +461,7 @@ def _own_operators(variable: keras.Variable) -> keras.Variable:
 
         return apply
 
-    names = [f"__{r}{name}__" for name in _OPERATORS for r in ("", "r")]
-    members = {name: operator(name) for name in names}
+    members = {n: operator(n) for o in _OPERATORS for n in (f"__{o}__", f"__r{o}__")}
     value = property(lambda self: variable.value)
     kind = type(variable)
     subclass = type(kind.__name__, (kind,), {**members, "value": value, "original": variable})

@@ -107,9 +107,8 @@ def _not_rebuilt(path: Path, version: str, error: Exception) -> UnsupportedLayer
         )
     cause = " ".join(str(error).split()) or type(error).__name__
     cause = cause if len(cause) < 600 else f"{cause[:300]} … {cause[-300:]}"
-    advice = "Register own classes with @keras.saving.register_keras_serializable()."
-    if version[:1] in "12":
-        advice = REMEDY
+    register = "Register own classes with @keras.saving.register_keras_serializable()."
+    advice = REMEDY if version[:1] in "12" else register
     return UnsupportedLayerError(f"Keras cannot rebuild '{path}': {cause} {wrote} {advice}")
 
 

@@ -57,10 +57,8 @@ def converted(config: Any) -> Any:
         config = {k: v for k, v in config.items() if k != "build_config"}
         return {**config, **model, "class_name": kind, "config": {**inner, "layers": parts}}
     for key in ("layer", "backward_layer", "cell", "cells"):
-        part = inner.get(key)
-        inner[key] = [converted(o) for o in part] if isinstance(part, list) else converted(part)
-        if part is None:
-            del inner[key]
+        if (part := inner.pop(key, None)) is not None:
+            inner[key] = [converted(o) for o in part] if isinstance(part, list) else converted(part)
     known = getattr(keras.layers, _NAMES["classes"].get(str(kind), str(kind)), None)
     is_own = config.get("registered_name") or keras.saving.get_registered_object(kind)
     if known is None or (is_own and kind not in _NAMES["classes"]):

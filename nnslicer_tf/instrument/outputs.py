@@ -327,10 +327,9 @@ def _normalised(graph: Graph, ending: Ending, flat: bool) -> str:
     assert ending.final is not None
     final, sign, threshold = graph.operations[ending.final.name], ending.sign, ending.threshold
     shape, source = final.input_shapes[0], graph.operations[final.inputs[0]]
-    operations = list(graph.operations.values())
-    _, *later = operations[operations.index(final) :]
-    for operation in (final, *later):
-        del graph.operations[operation.name]
+    names = list(graph.operations)
+    later = {name: graph.operations.pop(name) for name in names[names.index(final.name) :]}
+    del later[final.name]
     if flat:
         source = _added(graph, final, source, ":flat", _flattening(final.size), (final.size,))
     moves = sign < 0 or threshold != 0
@@ -345,7 +344,7 @@ def _normalised(graph: Graph, ending: Ending, flat: bool) -> str:
     graph.add(
         replace(final, compute=compute_final, inputs=(source.name,), input_shapes=(source.shape,))
     )
-    graph.operations.update({operation.name: operation for operation in later})
+    graph.operations.update(later)
     return source.name
 
 

@@ -96,7 +96,7 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
     names = [input_name(tensor) for tensor in model.inputs]
     if isinstance(input_shape, Mapping) and set(input_shape) == set(names):
         input_shape = [input_shape[name] for name in names]
-    shapes = own if input_shape is None else tuple(map(tuple, flat_shapes(input_shape)))
+    shapes = own if input_shape is None else tuple(flat_shapes(input_shape))
     fits = len(shapes) == len(own) and all(map(shape_fits, shapes, own))
     if not fits or any(None in shape for shape in shapes):
         problem = "whose size is not fixed" if fits else f"not {shapes}"
@@ -105,8 +105,7 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
             "Analyses that get data use its shape. Otherwise specify it: "
             f"InstrumentedModel(model, input_shape={_example(names, own)})."
         )
-    of_inputs = zip(shapes, model.inputs, strict=True)
-    sources = [keras.Input(shape, dtype=tensor.dtype) for shape, tensor in of_inputs]
+    sources = [keras.Input(s, dtype=t.dtype) for s, t in zip(shapes, model.inputs, strict=True)]
     pairs = zip(sources, model.inputs, strict=True)
     visitor = _Visitor({id(source) for source, tensor in pairs if _is_token(tensor)}, model.outputs)
     try:
@@ -275,13 +274,12 @@ class _Visitor:
                 f"known. Received: {tensor.shape}"
             )
         numbers = set(map(id, tensors)) - self._tokens
-        is_token = not numbers
         kinds = {x.dtype for x in tensors if id(x) in numbers}
         is_value = any("float" in kind for kind in kinds) or not self._values.isdisjoint(numbers)
         for output in flat:
             if output.dtype == "bool" and is_value:
                 self._values.add(id(output))
-            if is_token and not is_layer:
+            if not (numbers or is_layer):
                 self._tokens.add(id(output))
         mask = self._set_masks(layer, path, named, flat[0], paddings, masks)
         places = {id(tensor): TensorAt(place) for place, tensor in enumerate(tensors)}
@@ -300,7 +298,7 @@ class _Visitor:
             mask=_ids([mask])[0],
             dtype=flat[0].dtype,
             is_value=is_value,
-            is_token=is_token,
+            is_token=not numbers,
         )
         self._reuse[id(layer)] += 1
         self.calls.append(call)

@@ -304,12 +304,10 @@ def register_kind(
     those of `EXCLUSION`, `AT_ZERO` and `MULTIPLIERS`; None leaves the table as it is.
     """
     _KINDS[kind.name] = kind
-    if exclusion is not None:
-        EXCLUSION[kind.name] = exclusion
-    if at_zero is not None:
-        AT_ZERO[kind.name] = at_zero
-    if multipliers is not None:
-        MULTIPLIERS[kind.name] = multipliers
+    rules: Any = (EXCLUSION, exclusion), (AT_ZERO, at_zero), (MULTIPLIERS, multipliers)
+    for table, rule in rules:
+        if rule is not None:
+            table[kind.name] = rule
 
 
 def register_rule(kind: str, rule: Rule | RuleFunction, at_zero: AtZero | None = None) -> None:

@@ -179,8 +179,7 @@ def unwind(
     carry: dict[str, np.ndarray] = {}
     for t in reversed(range(unrolled.steps)):
         seed = {inner(name): array[:, t] for name, array in given.items()}
-        for name, array in carry.items():
-            seed[name] = seed[name] + array if name in seed else array
+        seed |= {name: seed.get(name, 0) + array for name, array in carry.items()}
         received = propagate(reversed(unrolled.cell), seed, partial(expand, t), shapes)
         for name, total in members.items():
             total[:, t] = received.get(inner(name), 0)

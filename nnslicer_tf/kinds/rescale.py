@@ -8,6 +8,8 @@ Rules take an operation, its inputs for sample and reference, and its output's m
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -91,10 +93,7 @@ def product(operation: Operation, inputs: list, reference: list, multipliers: An
 
 def product_factors(inputs: Sequence[Any], reference: Sequence[Any]) -> list[Any]:
     """Return the factors that turn a product's multiplier into its inputs', from left to right."""
-    products, products0 = [inputs[0]], [reference[0]]
-    for x, x0 in zip(inputs[1:], reference[1:], strict=True):
-        products.append(products[-1] * x)
-        products0.append(products0[-1] * x0)
+    products, products0 = (list(accumulate(values, mul)) for values in (inputs, reference))
     factors: list[Any] = []
     outer: Any = 1.0
     for k in reversed(range(1, len(inputs))):

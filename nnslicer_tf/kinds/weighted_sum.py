@@ -199,12 +199,9 @@ def expand_gate(
         each,
     )
     ends = np.cumsum([part.shape[2] for part in deltas])[:-1]
-    to_inputs = np.split(received, ends, axis=2)
-    of_kernels = np.split(collected[:, 0], ends, axis=2)
+    by_input = (np.split(values, ends, axis=2) for values in (received, collected[:, 0]))
     parts = []
-    for x, read, to_input, of_kernel in zip(
-        inputs, table.reads, to_inputs, of_kernels, strict=True
-    ):
+    for x, read, to_input, of_kernel in zip(inputs, table.reads, *by_input, strict=True):
         # Add up what the taps received, at the positions that they read.
         extents = x.value.shape
         total = np.zeros((batch, int(np.prod(extents[1:-1])) + 1, extents[-1]), received.dtype)

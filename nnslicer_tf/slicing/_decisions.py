@@ -178,9 +178,8 @@ class Decisions(Job):
         # Ray is worth its start for several searches, and if it was asked for.
         def results(done: Callable[..., Any]) -> Iterator[tuple[int, list[DecisiveSlices]]]:
             if len(rest) > 1 and (slicer.workers or slicer.ray_address is not None):
-                for index, slices in make_engine(slicer.workers, slicer.ray_address).map(
-                    self, rest
-                ):
+                engine = make_engine(slicer.workers, slicer.ray_address)
+                for index, slices in engine.map(self, rest):
                     done(len(slices))
                     yield index, slices
                 return

@@ -45,7 +45,7 @@ class Plan:
     @property
     def synapse_bytes(self) -> int:
         """Size in bytes of the contributions of all synapses, int32."""
-        return 4 * sum(int(np.prod(kernel.shape)) for kernel in self.kernels.values())
+        return 4 * sum(kernel.size for kernel in self.kernels.values())
 
     @property
     def is_amount(self) -> bool:

@@ -165,11 +165,8 @@ class _BackendWalk(Job):
 
         neurons, logits = self.contributions(x, on_sum, on_gates)
         if not each:
-            return (
-                {name: ops.sum(c, axis=0, keepdims=True) for name, c in neurons.items()},
-                synapses,
-                logits,
-            )
+            totals = {name: ops.sum(c, axis=0, keepdims=True) for name, c in neurons.items()}
+            return totals, synapses, logits
         neurons = {name: c for name, c in neurons.items() if name in self.collector.operations}
         if self.collector.reduce is None:
             return neurons, synapses, logits

@@ -349,11 +349,10 @@ def one_sample(
 
 def _by_name(target: Any, names: Sequence[str]) -> Any:
     """Return a target whose class is given by its name, or its number as a text, as an int."""
-    if not isinstance(target, str) or (not names and not target.isdigit()):
-        return target
-    if names:
+    if isinstance(target, str) and names:
         check_name("class", target, names)
-    return names.index(target) if names else int(target)
+        return names.index(target)
+    return int(target) if isinstance(target, str) and target.isdigit() else target
 
 
 def answer(im: InstrumentedModel, target: Target, values: np.ndarray) -> np.ndarray:
@@ -447,7 +446,6 @@ def unusual_size(
         is_input = operation.kind == "input"
         if is_input or (operation.kind != "mask" and not varying.isdisjoint(operation.inputs)):
             varying.add(operation.name)
-    for operation in im.operations:
         if operation.name not in varying or operation.name not in values:
             continue
         usual = means[operation.name]

@@ -84,11 +84,11 @@ class Patching(ShownAsTable):
         rows = self.table["operation"].astype(str)
         if "head" in keys and across != "head":
             rows = rows + " " + self.table["head"].astype(str)
-        names = list(dict.fromkeys(rows))
+        places, found = rows.factorize()
+        names = list(found)
         columns = self.table[across] if across else np.zeros(len(self.table), int)
         grid = np.full((len(names), int(np.max(columns)) + 1), np.nan)
-        place = {name: i for i, name in enumerate(names)}
-        grid[[place[r] for r in rows], columns] = self.table["effect"]
+        grid[places, columns] = self.table["effect"]
         most = max(1.0, float(np.nanmax(np.abs(grid))))
         used = np.flatnonzero((np.abs(np.nan_to_num(grid)) > 1e-4 * most).any(axis=0))
         grid = grid[:, : max(used.max(initial=0) + 1, len(labels))]

@@ -94,10 +94,9 @@ class Profile(ShownAsTable):
         positions = ("pooled" if masks else "each") if positions is None else positions
         check_name("positions", positions, POSITIONS)
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
-        counts = {name: np.zeros(sums[name].shape) for name in masks}
+        counts = {name: np.zeros_like(sums[name]) for name in masks}
         # Least and largest values, by which constant neurons are recognised.
-        shapes = {name: sums[name].shape for name in masks}
-        extremes = {n: (np.full(s, np.inf), np.full(s, -np.inf)) for n, s in shapes.items()}
+        extremes = {n: [np.full_like(sums[n], end) for end in (np.inf, -np.inf)] for n in masks}
         opened = im.samples(data)
         samples = 0
         ranges = np.array([[np.inf, -np.inf]] * 2)  # of values, and of the samples' means

@@ -201,16 +201,13 @@ class Search:
             if failures == _MAX_FAILURES:
                 break
         # The smallest that keeps the answer when the model is run; at worst, all units.
-        last = len(found) - 1
-        while last and not self.keeps(found[last][0]):
-            last -= 1
-        ranked, sizes = found[last]
+        while len(found) > 1 and not self.keeps(found[-1][0]):
+            found.pop()
+        ranked, sizes = found[-1]
         # Bisection between the smallest that keeps the answer and the next.
+        least = max([count for count in counts if count < len(ranked)], default=0)
         size = smallest_count(
-            max([count for count in counts if count < len(ranked)], default=0),
-            len(ranked),
-            lambda count: self.keeps(_largest(ranked, sizes, count)),
-            steps=_BISECTIONS,
+            least, len(ranked), lambda n: self.keeps(_largest(ranked, sizes, n)), steps=_BISECTIONS
         )
         best = _largest(ranked, sizes, size)
         # Leave out single units while the answer is kept: some may speak against it.
@@ -381,37 +378,32 @@ class Search:
         trial = self.data if self.test is None else self.test
         share = len(self.members) / self.model.units
 
-        def each(values: np.ndarray, of: Trial) -> np.ndarray:
-            sums = np.bincount(of.index[of.counts], values[of.counts], samples)
-            return sums / np.bincount(of.index[of.counts], minlength=samples)
+        def each(values: np.ndarray, of: Trial) -> np.ndarray:  # means over the rows that count
+            index = of.index[of.counts]
+            return np.bincount(index, values, samples) / np.bincount(index, minlength=samples)
 
         def answer(values: np.ndarray, of: Trial) -> np.ndarray:
-            found = answers.of(values)
+            found = answers.of(values)[of.counts]
             if answers.is_number:
                 return each(found, of)
-            votes = [each((found == a).astype(float), of) for a in range(answers.count)]
-            return np.argmax(votes, axis=0)
+            return np.argmax([each(found == a, of) for a in range(answers.count)], axis=0)
 
         def probability(values: np.ndarray, labels: np.ndarray, of: Trial) -> np.ndarray:
-            return each(answers.probability(values, labels[of.index]), of)
+            return each(answers.probability(values, labels[of.index])[of.counts], of)
 
         alone = self.tested if len(self.tested) else self.values(self.members)
         removed = self.values(self.members, removed=True)
         nothing, without = answer(self.empty, self.data), answer(removed, self.data)
         # All units are the whole model, whose answers are kept but for a bound that it misses.
-        keeps = np.ones(len(trial.index))
-        if share < 1:
-            keeps[trial.counts] = self.kept_by(alone, trial)
+        keeps = self.kept_by(alone, trial) if share < 1 else np.ones(trial.counts.sum(), bool)
         kept_share = each(keeps, trial)
         kept = (kept_share >= MIN_KEPT) & self.kept if self.test is None else self.kept
         needed = without != self.targets
         if answers.is_number:
-            lost = np.ones(len(self.data.index))
-            lost[self.data.counts] = ~self.kept_by(removed, self.data)
-            needed = each(lost, self.data) > 0.5
+            needed = each(~self.kept_by(removed, self.data), self.data) > 0.5
         enough = kept & (needed | (not self.required.needed))
-        empty = np.ones(len(self.data.index))
-        empty[self.data.counts] = self.kept_by(self.empty, self.data)
+        empty_share = each(self.kept_by(self.empty, self.data), self.data)
+        divergence = answers.divergence(alone, self.samples[trial.index])
         columns: dict[str, Any] = {
             "answer": self.targets,
             "probability": answers.probability(answers.full[self.samples], self.targets),
@@ -422,13 +414,13 @@ class Search:
             "empty answer": nothing,
             "probability of empty answer": probability(self.empty, nothing, self.data),
             "probability with nothing active": probability(self.empty, self.targets, self.data),
-            "divergence": each(answers.divergence(alone, self.samples[trial.index]), trial),
+            "divergence": each(divergence[trial.counts], trial),
             "size": len(self.members),
             "share": share,
             "kept": kept,
             "needed": needed,
             "minimal": self.is_minimal,
-            "empty kept": (each(empty, self.data) >= MIN_KEPT) & (not self.needs_any),
+            "empty kept": (empty_share >= MIN_KEPT) & (not self.needs_any),
             "found": enough & (share <= self.required.max_share) & (self.test is None or share < 1),
             "other classes asked": len(self.given),
             "other classes given": sum(is_given for _, is_given in self.given),
@@ -436,7 +428,7 @@ class Search:
         if len(self.data.index) > samples:
             columns["donors kept"] = kept_share
         # Of donors that nothing was decided on: those for which the answer is kept.
-        rows = [keeps[trial.counts]] * samples if self.test else []
+        rows = [keeps] * samples if self.test else []
         for unseen in map(self.scope, range(samples)) if self.scope else ():
             values = self.values(self.members, trial=unseen)
             rows.append(self.kept_by(values, unseen, bounded=False))

@@ -190,14 +190,11 @@ class Slicer(DecisiveSearch, Explainer):
         work = self._work_for(plan, _results.Sum(dtype), None if checkpoint else samples.count)
         sums = SumCheckpoint(self._store(checkpoint, plan, "sum", work))
         totals = work.collect(samples, sums, self.progress)
-        neurons = {
-            name: totals.neurons.get(name, np.zeros(shape, dtype))
-            for name, shape in plan.shapes.items()
-        }
-        synapses = {
-            name: totals.synapses.get(name, np.zeros(kernel.shape, dtype))
-            for name, kernel in plan.kernels.items()
-        }
+        shapes = _results.chosen_shapes(plan, None, None)
+        synapses, neurons = (
+            {name: found.get(name, np.zeros(shape, dtype)) for name, shape in every.items()}
+            for found, every in zip((totals.synapses, totals.neurons), shapes, strict=True)
+        )
         self._warn_if_empty(plan, list(synapses.values()))
         return Slice(neurons, synapses, {**self._info(outputs), "samples": totals.samples})
 
@@ -262,10 +259,8 @@ class Slicer(DecisiveSearch, Explainer):
             if reduce is None or part.reduced is not None:
                 yield part
                 continue
-            tensors = {
-                name: keras.ops.convert_to_tensor(values.astype(np.float32))
-                for name, values in part.synapses.items()
-            }
+            convert = partial(keras.ops.convert_to_tensor, dtype="float32")
+            tensors = {name: convert(values) for name, values in part.synapses.items()}
             reduced = keras.tree.map_structure(keras.ops.convert_to_numpy, reduce(tensors))
             yield _results.Part({}, part.neurons, part.predicted, reduced)
 
@@ -303,10 +298,9 @@ class Slicer(DecisiveSearch, Explainer):
         return self._plans[key]
 
     def _classes_of(self, plan: Plan) -> OutputClasses | None:
-        outputs = (
-            o for o in self.im.output_operations if self.im.logit_operation_of(o) == plan.logits
-        )
-        return next((self.im.classes_of(output) for output in outputs), None)
+        im = self.im
+        outputs = (o for o in im.output_operations if im.logit_operation_of(o) == plan.logits)
+        return next(map(im.classes_of, outputs), None)
 
     def _work_for(
         self, plan: Plan, collector: _results.Collector, samples: int | None = None

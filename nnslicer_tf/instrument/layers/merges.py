@@ -121,11 +121,10 @@ def _dot(layer: layers.Dot, call: LayerCall) -> tuple[Step, ...]:
     if not layer.normalize:
         return (step,)
     suffixes = (":first", ":second")
+    factors = zip((0, 1), (first, second), suffixes, call.input_shapes, strict=True)
     normalised = (
         Step("scale", partial(ops.normalize, axis=axis), None, suffix, (place,), shape)
-        for place, (axis, suffix, shape) in enumerate(
-            zip((first, second), suffixes, call.input_shapes, strict=True)
-        )
+        for place, axis, suffix, shape in factors
     )
     return (*normalised, replace(step, sources=suffixes))
 

@@ -52,8 +52,7 @@ def _batch_normalization(layer: layers.BatchNormalization, call: LayerCall) -> t
     spread = tuple(-1 if a == axis else 1 for a in range(1, rank))
 
     def weights(convert: Callable) -> list[Any]:
-        names = ("moving_mean", "moving_variance", "beta", "gamma")
-        values = (getattr(layer, name) for name in names)
+        values = layer.moving_mean, layer.moving_variance, layer.beta, layer.gamma
         return [None if value is None else convert(value) for value in values]
 
     def compute(x: Any) -> Any:

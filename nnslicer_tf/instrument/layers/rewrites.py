@@ -119,9 +119,8 @@ def _product(op: Any, x: Any) -> Any:
     axes = axes_of(op.axis, len(x.shape))
     for axis in reversed(axes):
         x = reduce(mul, ops.unstack(x, axis=axis))
-    if op.keepdims:
-        for axis in axes:
-            x = ops.expand_dims(x, axis)
+    for axis in axes if op.keepdims else ():
+        x = ops.expand_dims(x, axis)
     return x
 
 
@@ -291,8 +290,7 @@ def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
         left = ops.reshape(left, [extents[p] if p in a else 1 for p in axes])
         right = ops.transpose(y, [b.index(p) for p in axes if p in b])
         right = ops.reshape(right, [extents[p] if p in b else 1 for p in axes])
-        left = _spread(left, [extents[p] for p in axes])
-        total = left * right
+        total = _spread(left, [extents[p] for p in axes]) * right
         if summed:
             total = ops.sum(total, axis=[axes.index(p) for p in summed])
         kept = [p for p in axes if p not in summed]
