@@ -65,14 +65,28 @@ class LiteRTModel:
             with hidden_stderr():  # it says which delegate it makes
                 self.interpreter = Interpreter(model_content=self.content, num_threads=1, **options)
                 inputs = self.interpreter.get_input_details()
+                self._check_ranges()
                 if all((one["shape_signature"][1:] >= 0).all() for one in inputs):
                     self.interpreter.allocate_tensors()
+        except errors.InvalidArgumentError:
+            raise
         except (ValueError, RuntimeError) as error:
             reason = str(error).strip().rstrip(".")
             raise errors.CorruptFileError(
                 f"The TFLite model in {self.name} ({len(self.content)} bytes) is damaged: "
                 f"{reason}. Convert or copy it again."
             ) from error
+
+    def _check_ranges(self) -> None:
+        """Raise InvalidArgumentError for a tensor of 8 bits without a range: running it aborts."""
+        for tensor in self.interpreter.get_tensor_details():
+            scales = tensor["quantization_parameters"]["scales"]
+            if np.dtype(tensor["dtype"]).itemsize == 1 and len(scales) == 1 and scales[0] < 1e-8:
+                raise errors.InvalidArgumentError(
+                    f"Tensor '{tensor['name']}' of the TFLite model in {self.name} was 0 for all "
+                    "samples of its calibration. It has no range, and LiteRT cannot run the model. "
+                    "Calibrate it with samples as in training."
+                )
 
     def ends(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the details of the only input and output, with their current shapes."""

@@ -53,13 +53,11 @@ def compress(
         recipe: For "ai_edge": the quantizer's recipe as JSON, such as
             `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`; see `debugging.Recipe.ai_edge`.
 
-    Raises:
-        InvalidArgumentError: if an option is invalid or names what the model does not have,
-            samples are missing, or the model is not built, takes integers or cannot be copied.
-        InputShapeError: if samples have another shape.
-        SeveralInputsError: if the model has several inputs.
-        UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
-        MissingPackageError: if "ai_edge" needs a package that is not installed.
+    Raises InvalidArgumentError if an option is invalid or names what the model does not have,
+    samples are missing, or the model is not built, takes integers or cannot be copied;
+    InputShapeError if samples have another shape; SeveralInputsError if the model has several
+    inputs; UnsupportedLayerError if TensorFlow's converter cannot convert the model;
+    MissingPackageError if "ai_edge" needs a package that is not installed.
     """
     check_name("method of compression", method, METHODS)
     if method == "ai_edge":
@@ -144,7 +142,10 @@ def _converted(
         converter.inference_input_type = converter.inference_output_type = integers
         return converter.convert()
 
-    return to_litert(model, convert)
+    content = to_litert(model, convert)
+    if method == "int8":
+        LiteRTModel(content, f"'{model.name}' in int8")  # fails if calibration found no range
+    return content
 
 
 def _quantised_by_recipe(

@@ -48,13 +48,11 @@ def exact_plane(
 
     Returns the partition: a region for each combination of the operations' affine pieces.
 
-    Raises:
-        UnsupportedLayerError: if an operation, named in the message, is not piecewise linear.
-        InputShapeError: if the corners do not have the model's input shape.
-        InvalidArgumentError: if they are not those of a convex polygon with an area.
-        NonFiniteActivationError: if they or the network's outputs are NaN or infinite.
-        TooManyRegionsError: if there are more than `max_regions`; the message gives the progress.
-        ProfileMismatchError: if the checkpoint belongs to another model or polygon.
+    Raises UnsupportedLayerError if an operation, named in the message, is not piecewise linear;
+    InputShapeError if the corners do not have the model's input shape; InvalidArgumentError if they
+    are not those of a convex polygon with an area; NonFiniteActivationError if they or the
+    network's outputs are NaN or infinite; TooManyRegionsError, with the progress, if there are more
+    than `max_regions`; ProfileMismatchError if the checkpoint is of another model or polygon.
     """
     im = instrumented(im)
     polygon = im.points(polygon, "polygon", 1)

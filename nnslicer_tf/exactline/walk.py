@@ -52,11 +52,10 @@ def exact_line(
 
     Returns the partition, with all points where the affine piece changes (ExactLine, definition 1).
 
-    Raises:
-        UnsupportedLayerError: if an operation, named in the message, is not piecewise linear.
-        InputShapeError: if start or end does not have the model's input shape.
-        NonFiniteActivationError: if start, end or the network's outputs are NaN or infinite.
-        TooManyRegionsError: if the line has more than `max_parts`.
+    Raises UnsupportedLayerError if an operation, named in the message, is not piecewise linear;
+    InputShapeError if start or end does not have the model's input shape; NonFiniteActivationError
+    if start, end or the network's outputs are NaN or infinite; TooManyRegionsError if the line has
+    more than `max_parts`.
     """
     im = instrumented(im).named_by(start, end)
     start, end = im.points(start, "start"), im.points(end, "end")

@@ -148,7 +148,8 @@ def asked_answers(im: InstrumentedModel, outputs: Any) -> tuple[Answers, Any]:
     classes, shape = im.classes_of(name), im[im.logit_operation_of(name)].shape
     is_predicted = isinstance(wanted, str) and wanted == PREDICTED
     if len(shape) <= 1 and not classes.is_number:
-        if classes.is_multi_label and np.ndim(wanted) == 0 and not is_predicted:
+        if classes.is_multi_label and np.size(wanted) == 1 and not is_predicted:
+            wanted = np.ravel(wanted)[0]
             if not is_int(wanted):
                 raise CriterionError(f"Outputs are 'predicted' or a label. Received: {wanted!r}")
             label = int(wanted)

@@ -154,13 +154,10 @@ class DecisiveSearch:
             rng: Seed or generator, for `others` and the choice of other samples. A sample's slice
                 does not depend on the others of a call.
 
-        Raises:
-            InvalidArgumentError: if an argument is out of range.
-            CriterionError: if `outputs` is not what the model answers.
-            UnsupportedLayerError: if the model has no units at this level.
-            InputShapeError, NonFiniteActivationError: for bad data.
-            ProfileMismatchError: if the folder is from another run.
-            CorruptFileError: if the folder is damaged.
+        Raises InvalidArgumentError if an argument is out of range; CriterionError if `outputs` is
+        not what the model answers; UnsupportedLayerError if the model has no units at this level;
+        InputShapeError or NonFiniteActivationError for bad data; ProfileMismatchError if the folder
+        is from another run; CorruptFileError if the folder is damaged.
         """
         bounds = min_probability, max_divergence, max_share, tolerance
         required = Requirements(level, *bounds, together, at_least, at_most, minimal, needed)
@@ -236,10 +233,13 @@ def _targets(wanted: Any, answers: Answers, required: Requirements, full: np.nda
         targets = np.broadcast_to(labels.ravel(), predicted.shape)
         if (targets != predicted).any():
             index = int(np.argmax(targets != predicted))
+            what, remedy = "is classified as", "only samples that the model assigns to this class"
+            if not answers.is_number and answers.classes.is_multi_label:
+                what, remedy = "has most probably the label", "one label for all samples"
             raise CriterionError(
-                f"A decisive slice keeps the model's own answer. Sample {index} is classified as "
+                f"A decisive slice keeps the model's own answer. Sample {index} {what} "
                 f"{predicted[index]}. Received: outputs={targets[index]}. Pass 'predicted', or "
-                "only samples that the model assigns to this class."
+                f"{remedy}."
             )
     if required.together and not answers.is_number and len(np.unique(targets)) > 1:
         raise CriterionError(
@@ -254,7 +254,7 @@ def _targets(wanted: Any, answers: Answers, required: Requirements, full: np.nda
             listed = ", ".join(f"{i} ({100 * whole[i]:.1f} %)" for i in below[:5])
             more = f" and {len(below) - 5} more" if len(below) > 5 else ""
             warnings.warn(
-                f"The whole model gives its answer less than min_probability={least:g} for "
+                f"The whole model gives its answer less than min_probability={least:.12g} for "
                 f"{len(below)} of {len(predicted)} samples: {listed}{more}. A slice of them may "
                 "not reach it either; lower min_probability.",
                 stacklevel=3,

@@ -177,12 +177,10 @@ class Slicer(DecisiveSearch, Explainer):
                 they support class 0 (`explain` has them of the answer, with the other sign).
             checkpoint: Folder for partial sums, from which an interrupted run resumes.
 
-        Raises:
-            CriterionError: if the criterion does not fit the model.
-            InputShapeError, NonFiniteActivationError, InvalidArgumentError: for bad data.
-            ProfileMismatchError: if the checkpoint is of another run, or weights have changed.
-            CorruptFileError: if the checkpoint is damaged.
-            WorkerError: if a batch fails three times on a worker.
+        Raises CriterionError if the criterion does not fit the model; InputShapeError,
+        NonFiniteActivationError or InvalidArgumentError for bad data; ProfileMismatchError if the
+        checkpoint is of another run, or weights have changed; CorruptFileError if the checkpoint is
+        damaged; WorkerError if a batch fails three times on a worker.
         """
         plan = self.plan(outputs)
         dtype = np.float64 if plan.is_amount else np.int64

@@ -3,8 +3,16 @@ import sys
 import keras
 import numpy as np
 import pytest
+from keras import layers
 
-from nnslicer_tf.dflare import as_classifier, compress, with_softmax
+from nnslicer_tf.dflare import (
+    ModelPair,
+    agreement,
+    as_classifier,
+    compress,
+    compressors,
+    with_softmax,
+)
 from nnslicer_tf.errors import (
     InvalidArgumentError,
     MissingPackageError,
@@ -221,3 +229,34 @@ def test_names_that_the_converter_does_not_take_are_said(name):
     model = keras.Sequential([keras.Input((6,), name=name), keras.layers.Dense(2, "softmax")])
     with pytest.raises(UnsupportedLayerError, match="an input with a name like 'class'"):
         compress(model, "dynamic")
+
+
+@pytest.mark.parametrize("case", ["zeros", "bytes", "tiny", "dead"])
+def test_calibration_that_leaves_a_tensor_without_a_range(case, monkeypatch):
+    """The file was returned; running it aborted the process, or it was called damaged."""
+    keras.utils.set_random_seed(0)
+    layer = layers.Dense(6, "relu")
+    model = keras.Sequential([keras.Input((4,)), layer, layers.Dense(3, activation="softmax")])
+    x = np.random.default_rng(0).random((50, 4)).astype(np.float32)
+    samples = {"zeros": 0 * x, "bytes": x.astype(np.uint8), "tiny": 1e-30 * x, "dead": x}[case]
+    if case == "dead":
+        layer.bias.assign([-100] * 6)
+    with pytest.raises(InvalidArgumentError, match="was 0 for all samples of its calibration"):
+        compress(model, "int8", samples)
+    monkeypatch.setattr(compressors, "LiteRTModel", lambda *_: None)
+    content = compress(model, "int8", samples)  # as another program might write it
+    with pytest.raises(InvalidArgumentError, match="LiteRT cannot run the model"):
+        ModelPair(model, content)
+    if case != "dead":
+        assert compress(model, "int16", samples)
+
+
+def test_parts_that_are_0_beside_others_have_a_range():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((4,))
+    h = layers.Dense(6, "relu")(inputs)
+    added = layers.Add()([h, layers.Dense(6, kernel_initializer="zeros")(h)])
+    model = keras.Model(inputs, layers.Dense(3, activation="softmax")(added))
+    x = np.random.default_rng(0).random((50, 4)).astype(np.float32)
+    found = agreement(ModelPair(model, compress(model, "int8", x)), x)
+    assert found.distance.max() < 0.02

@@ -106,3 +106,22 @@ def test_a_number_that_nothing_changes_is_kept(change):
     slicer = nns.Slicer(im, profile, progress=False)
     found = slicer.decisive(mean, level="input", scope=None, max_share=1.0)
     assert found.certificate["kept"].all()
+
+
+def test_a_label_may_be_given_as_a_list_of_one():
+    """It was compared with the most probable label, and refused with a false sentence."""
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    tags = layers.Dense(3, activation="sigmoid", name="tags")
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(4, "relu"), tags])
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    slicer = nns.Slicer(im, profile, workers=0, progress=False)
+    predicted = im.predict(x[:4]).argmax(axis=1)
+    other = int(np.setdiff1d(range(3), predicted)[0]) if len({*predicted}) < 3 else 0
+    plain = slicer.decisive(x[:4], other, others=0)
+    for form in ([other], np.array([other]), {"tags": [other]}):
+        found = slicer.decisive(x[:4], form, others=0)
+        assert found.summary() == plain.summary()
+    with pytest.raises(nns.errors.CriterionError, match="has most probably the label"):
+        slicer.decisive(x[:4], [other] * 4, others=0)
