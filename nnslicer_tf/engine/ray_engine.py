@@ -158,8 +158,7 @@ class RayEngine:
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
             }
-        errors: list[Exception] = []
-        ended = Event()
+        errors, ended = list[Exception](), Event()
 
         def start() -> None:
             try:
@@ -187,9 +186,9 @@ class RayEngine:
         actors: list[Any] = []
         try:
             session = self._enter()
-            is_new = session is not None and session.users == 1
-            is_free = is_new or ray.available_resources().get("CPU", 0) >= 1
-            patience = START_SECONDS if is_free or self._address is not None else CONNECT_SECONDS
+            is_shared = session is None or session.users > 1
+            is_busy = is_shared and ray.available_resources().get("CPU", 0) < 1
+            patience = START_SECONDS / (3 if is_busy and self._address is None else 1)
             shared = ray.put(job)
             actor_class = ray.remote(num_cpus=1)(_Worker)
             count = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))

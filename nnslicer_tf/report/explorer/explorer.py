@@ -158,8 +158,9 @@ def explore(
             if len(given) != len(samples):
                 number = counted(len(samples), "sample")
                 raise InvalidArgumentError(f"words has {len(given)} lists, x {number}.")
-            is_text = own_im.graph.vocabulary(own_im.input_operation) is not None
-            tokens = samples.reshape(len(samples), -1)[:, : None if is_text else 0]
+            tokens = samples.reshape(len(samples), -1)
+            if own_im.graph.vocabulary(own_im.input_operation) is None:  # one for each vector
+                tokens = np.ones((len(samples), samples.shape[1] if samples.ndim == 3 else 0))
             words = [words_of(own_im, *pair) for pair in zip(given, tokens, strict=True)]
             check_texts("words", (word for sample in words for word in sample))
 

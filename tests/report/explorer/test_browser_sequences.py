@@ -42,7 +42,7 @@ def test_words(opened):
     assert marked == words[0][1:4]
 
 
-WORDS = [["a", "b", "c", "d", "e"], [f"w{i}" for i in range(8)]]
+WORDS = [["a", "b", "c", "d", "e"], [f"w{i}" for i in range(7)]]
 
 
 def test_heads_are_matrices_without_padding(transformer, opened):
