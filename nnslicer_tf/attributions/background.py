@@ -290,11 +290,10 @@ def _features(groups: Groups, columns: Sequence[str]) -> tuple[np.ndarray, tuple
             index = columns.index(member) if isinstance(member, str) else int(member)
             is_twice = columns.count(member) > 1
             if not 0 <= index < len(columns) or index in group_of or is_twice:
-                what = "is in two groups" if index in group_of else "does not exist"
+                last = f"does not exist; the last is {len(columns) - 1}"
+                what = "is in two groups" if index in group_of else last
                 what = "occurs twice: pass indices" if is_twice else what
-                raise InvalidArgumentError(
-                    f"groups: column {member!r} of '{name}' {what}; the last is {len(columns) - 1}."
-                )
+                raise InvalidArgumentError(f"groups: column {member!r} of '{name}' {what}.")
             group_of[index] = str(name)
     keys = [(-1, group_of[i]) if i in group_of else (i, name) for i, name in enumerate(columns)]
     if both := {n for i, n in keys if i >= 0}.intersection(group_of.values()):

@@ -529,3 +529,23 @@ def test_a_class_of_a_deep_network_has_a_slice():
         own, together=True, against=others, at_least=0.9, at_most=0.1, others=0, scope=0
     )
     assert found.certificate["share"][0] < 0.7
+
+
+def test_a_search_that_meets_no_needed_slice_does_not_deny_that_there_is_one():
+    """One synapse keeps the answer and is needed; the search without a bound meets another."""
+    rng = np.random.default_rng(3)
+    inputs = keras.Input((2,))
+    hidden = layers.Dense(2, "relu", name="h")(inputs)
+    model = keras.Model(inputs, layers.Dense(1, activation="sigmoid", name="o")(hidden))
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape))
+    x = rng.normal(size=(40, 2)).astype(np.float32)
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
+    options = {"needed": True, "scope": None, "others": 0, "max_share": 1.0}
+    missed = 0
+    for index in range(40):
+        found = slicer.decisive(x[index : index + 1], **options)
+        if not found.certificate["needed"][0]:
+            missed += 1
+            assert "the search met none" in found.summary() and "because" not in found.summary()
+    assert missed
