@@ -196,9 +196,7 @@ class OutputClasses:
             outputs = (softmax if self.task == "multiclass" else sigmoid)(outputs)
         if self.task != "multiclass":  # a model may be trained with outputs as probabilities
             outputs = np.clip(outputs, 0, 1)
-        if self.is_binary:
-            return np.concatenate([1 - outputs, outputs], axis=-1)
-        return outputs
+        return np.concatenate([1 - outputs, outputs], axis=-1) if self.is_binary else outputs
 
     def scores(self, logits: np.ndarray) -> np.ndarray:
         """Return each class's score `(samples, …, classes)`: its logit; ∓z/2 for one value z."""

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from nnslicer_tf.detection.images import array_module, margin, operand
+from nnslicer_tf.errors import InvalidArgumentError
 
 
 class Scorer(ABC):
@@ -42,8 +43,13 @@ class Scorer(ABC):
         """Return a finite number for each input, (N,); higher is more anomalous."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the fitted arrays by name."""
-        return {name: getattr(self, name) for name in self.names}
+        """Return the fitted arrays by name; raise InvalidArgumentError for what is none."""
+        found = {name: np.asarray(getattr(self, name, None)) for name in self.names}
+        kinds = [array.dtype.kind in "biuf" for array in found.values()]
+        if not all(kinds) or (type(self).fit is not Scorer.fit and not kinds):
+            what = f"{type(self).__name__}.names must name the arrays that `fit` sets"
+            raise InvalidArgumentError(f"{what}. Received: {self.names!r}")
+        return found
 
     def restore(self, state: dict[str, np.ndarray]) -> Self:
         """Restore what `state` returned; raise ValueError for arrays that do not fit each other."""

@@ -60,7 +60,7 @@ class Vote:
             parts.append(first + drawn)
             first += size
         self.columns = np.concatenate(parts)
-        if self.scorer.names:  # skip computing features that nothing is learned from
+        if type(self.scorer).fit is not Scorer.fit:  # else nothing is learned from the features
             self.scorer.fit(self.features(evidence), evidence.predicted, evidence.logits.shape[1])
 
     def score(self, evidence: Evidence) -> Any:

@@ -408,6 +408,4 @@ def _without_names(value: Any, positions: dict[str, int]) -> Any:
         return {key: _without_names(item, positions) for key, item in kept.items()}
     if isinstance(value, (list, tuple)):
         return [_without_names(item, positions) for item in value]
-    if isinstance(value, str):
-        return positions.get(value, value)
-    return value
+    return positions.get(value, value) if isinstance(value, str) else value

@@ -1,6 +1,7 @@
 """The words of a text, beside the tokens that a model receives."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,10 @@ def words_of(im: InstrumentedModel, words: Any, tokens: np.ndarray) -> Sequence[
                 "of the vectoriser that made the training data."
             )
         return [vocabulary[int(i)] for i in tokens[:count]]
-    try:
+    found: list[Any] = [None]
+    with suppress(TypeError):  # also of an array without axes
         words = words.numpy() if hasattr(words, "numpy") else words
         found = [word.decode() if isinstance(word, bytes) else word for word in words]
-    except TypeError as error:  # also of an array without axes
-        message = f"words must be a sequence of words. Received: {words!r}"
-        raise InvalidArgumentError(message) from error
     if not isinstance(words, bytes) and not all(isinstance(word, str) for word in found):
         raise InvalidArgumentError(f"words must be a sequence of words. Received: {words!r}")
     is_padding = [str(word).lower() in ("", "[pad]", "<pad>") for word in found]

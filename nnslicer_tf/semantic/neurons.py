@@ -126,9 +126,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         return CriticalNeurons({layer: mask | other[layer] for layer, mask in self.items()})
 
     def __and__(self, other: "CriticalNeurons") -> "CriticalNeurons":
-        if not isinstance(other, CriticalNeurons):
-            return NotImplemented
-        return ~(~self | ~other)
+        return ~(~self | ~other) if isinstance(other, CriticalNeurons) else NotImplemented
 
     def __invert__(self) -> "CriticalNeurons":
         return CriticalNeurons({layer: ~mask for layer, mask in self.items()})

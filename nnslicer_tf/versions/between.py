@@ -137,9 +137,9 @@ class Between:
         own = self.logits(0.0, few)
         if not np.allclose(own, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max()):
             raise InvalidArgumentError(
-                "The versions differ in more than their weights: with the old version's weights, "
-                f"model '{self.new.model.name}' gives other logits than the old version. Compare "
-                "their answers with `versions.compare`."
+                "The versions differ in more than their weights, or some are not finite: with the "
+                f"old version's weights, model '{self.new.model.name}' gives other logits than the "
+                "old version. Compare their answers with `versions.compare`."
             )
 
     def rows(self, x: Any) -> Rows:

@@ -23,7 +23,7 @@ class Reversion(ShownAsTable):
     """A new version with a few changes taken back.
 
     Attributes:
-        share: Share of the changed weights that were taken back.
+        share: Share of the changed weights, channels or layers that were taken back.
         reverted: Their units' indices.
         steps: Share → what the held-out samples give: a row per step, see `to_frame`.
         model: The repaired model, an ordinary Keras model.

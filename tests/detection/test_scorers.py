@@ -8,7 +8,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from nnslicer_tf.detection import Vote, VotingDetector
 from nnslicer_tf.detection.calibration import p_values, threshold_at
-from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, TreeDisagreement
+from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, Scorer, TreeDisagreement
 from nnslicer_tf.errors import InvalidArgumentError
 
 
@@ -111,3 +111,50 @@ def test_ties_do_not_depend_on_the_last_bits(two_sided, scale):
     apart = p_values(scores + scale * 1e-4, normal)
     higher = (normal > scores[:, None] + scale * 1e-5).sum(axis=1)
     np.testing.assert_allclose(apart, (1 + higher) / 201)
+
+
+class Learns(Scorer):
+    """Its `fit` replaces a first value."""
+
+    def __init__(self):
+        self.centre = 0.0
+
+    def fit(self, vectors, predicted, classes):
+        self.centre = vectors.mean(axis=0)
+        return self
+
+    def score(self, vectors, predicted):
+        return np.linalg.norm(vectors - self.centre, axis=1)
+
+
+class Named(Learns):
+    names = ("centre",)
+
+
+class Misspelt(Learns):
+    names = ("center",)
+
+
+class Letters(Learns):
+    names = "centre"
+
+
+@pytest.mark.parametrize("scorer", [Learns, Named, Misspelt, Letters])
+def test_every_fit_is_called_and_what_cannot_be_saved_is_said(scorer):
+    """Without `names`, `fit` was left out, and scores were those of the first value."""
+    rng = np.random.default_rng(0)
+    learnt, evidence = (
+        scorer(),
+        SimpleNamespace(
+            x=np.zeros((40, 2)), logits=rng.normal(5, 1, (40, 3)), predicted=np.zeros(40, int)
+        ),
+    )
+    vote = Vote("distance", lambda evidence: evidence.logits, learnt)
+    vote.fit(evidence, rng)
+    expected = np.linalg.norm(evidence.logits - evidence.logits.mean(axis=0), axis=1)
+    np.testing.assert_allclose(vote.score(evidence), expected)
+    if scorer is Named:
+        np.testing.assert_array_equal(vote.state()["centre"], learnt.centre)
+        return
+    with pytest.raises(InvalidArgumentError, match=f"{scorer.__name__}.names must name the arrays"):
+        vote.state()

@@ -251,3 +251,16 @@ def test_the_origin_of_a_union_is_what_both_agree_on(im, profile, x):
     version = nns.Slice(other.neurons, other.synapses, other.info | {"fingerprint": "0" * 64})
     assert "fingerprint" not in (one | version).info
     nns.explore(one | version, im, x[:5], progress=False)
+
+
+def test_counts_and_amounts_have_no_sum(im, profile, x):
+    """They were added, in different units; their members can be compared."""
+    counts = nns.Slicer(im, profile, 0.0, workers=0, progress=False).slice(x[:3])
+    slicer = nns.Slicer(im, profile, contribution="amount", workers=0, progress=False)
+    amounts = slicer.slice(x[:3])
+    for wrong in (lambda: counts + amounts, lambda: amounts | counts):
+        with pytest.raises(nns.errors.ProfileMismatchError, match="Counts and amounts have no sum"):
+            wrong()
+    both = (counts.to_vector() != 0) & (amounts.to_vector() != 0)
+    np.testing.assert_array_equal((counts & amounts).to_vector() != 0, both)
+    assert (amounts + amounts).to_vector().dtype.kind == "f"

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_texts, counted, names_in_order
+from nnslicer_tf._checks import check_texts, names_in_order
 from nnslicer_tf._files import as_path, atomic_path
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
@@ -156,8 +156,7 @@ def explore(
         exhibits.append(read_exhibit(name, one, own_im, samples, means, classes))
         if len(given) and samples is not None:
             if len(given) != len(samples):
-                number = counted(len(samples), "sample")
-                raise InvalidArgumentError(f"words has {len(given)} lists, x {number}.")
+                raise InvalidArgumentError(f"words has {len(given)} lists, x {len(samples)} rows.")
             tokens = samples.reshape(len(samples), -1)
             if own_im.graph.vocabulary(own_im.input_operation) is None:  # one for each vector
                 tokens = np.ones((len(samples), samples.shape[1] if samples.ndim == 3 else 0))

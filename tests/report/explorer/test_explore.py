@@ -327,7 +327,7 @@ def test_bad_input_is_refused_before_any_work(digits, mixed):
     with pytest.raises(InvalidArgumentError, match="different operations"):
         marks = {"a": {"conv1": np.ones(16, bool)}, "b": {"first": np.ones(8, bool)}}
         nns.explore(marks, {"a": im, "b": mixed[0]})
-    with pytest.raises(InvalidArgumentError, match="words has 2 lists, x 8 samples"):
+    with pytest.raises(InvalidArgumentError, match="words has 2 lists, x 8 rows"):
         nns.explore(slices, im, x, words=[["a"], ["b"]])
 
 
