@@ -85,7 +85,7 @@ class LiteRTModel:
                 raise errors.InvalidArgumentError(
                     f"Tensor '{tensor['name']}' of the TFLite model in {self.name} was 0 for all "
                     "samples of its calibration. It has no range, and LiteRT cannot run the model. "
-                    "Calibrate it with samples as in training."
+                    "Calibrate it with samples like those it was trained on."
                 )
 
     def ends(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -73,8 +73,9 @@ def diff(
         causes.samples = result.negative[:flips]
         print("\n\n".join(causes.summary(i, names) for i in range(len(causes))))
     bound = result.upper_bound(len(result.negative))
-    passes, shown = limit is None or bound <= limit, ceil(bound * 1e4) / 1e4
-    verdict = f"Negative flips: {len(result.negative)} of {len(samples.x)}, at most {shown:.2%}"
+    passes = limit is None or bound <= limit
+    safe = ceil(bound * 1e4) / 1e4  # a bound is not rounded down
+    verdict = f"Negative flips: {len(result.negative)} of {len(samples.x)}, at most {safe:.2%}"
     verdict += "" if limit is None else f"; the limit is {limit:.2%}"
     if page is not None:
         _write_page(page, f"{old.name} → {new.name}", verdict, result, causes, samples.x, names)

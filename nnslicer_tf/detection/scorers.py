@@ -43,12 +43,13 @@ class Scorer(ABC):
         """Return a finite number for each input, (N,); higher is more anomalous."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the fitted arrays by name; raise InvalidArgumentError for what is none."""
+        """Return the fitted arrays by name; raise InvalidArgumentError if one is missing."""
         found = {name: np.asarray(getattr(self, name, None)) for name in self.names}
         kinds = [array.dtype.kind in "biuf" for array in found.values()]
         if not all(kinds) or (type(self).fit is not Scorer.fit and not kinds):
-            what = f"{type(self).__name__}.names must name the arrays that `fit` sets"
-            raise InvalidArgumentError(f"{what}. Received: {self.names!r}")
+            raise InvalidArgumentError(
+                f"{type(self).__name__}.names must name the arrays of `fit`."
+            )
         return found
 
     def restore(self, state: dict[str, np.ndarray]) -> Self:

@@ -75,7 +75,7 @@ class RayEngine:
     address.
     """
 
-    _turn: ClassVar = RLock()  # of the thread that starts or stops Ray
+    _turn: ClassVar = RLock()  # held by the thread that starts or stops Ray
     _session: ClassVar[_Session | None] = None
 
     def __init__(self, workers: int | None, address: str | None = None) -> None:
@@ -104,8 +104,8 @@ class RayEngine:
 
     def _no_cluster(self, error: Exception) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"No Ray cluster serves at ray_address={self._address!r} ({error}). Start one with "
-            "'ray start --head', or omit ray_address to use the cores of this machine."
+            f"No Ray cluster is available at ray_address={self._address!r} ({error}). Start one "
+            "with 'ray start --head', or omit ray_address to use the cores of this machine."
         )
 
     def _enter(self) -> _Session | None:
@@ -127,8 +127,8 @@ class RayEngine:
             return known
 
     def _node(self) -> str:
-        context = self._ray.get_runtime_context()
-        return context.get_node_id() if self._ray.is_initialized() else ""
+        is_running = self._ray.is_initialized()
+        return self._ray.get_runtime_context().get_node_id() if is_running else ""
 
     def _leave(self, session: _Session | None, actors: Iterable[Any]) -> None:
         """End the actors, and an engine's Ray with its last user, unless the user has done so."""

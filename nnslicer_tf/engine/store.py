@@ -83,7 +83,7 @@ class Store:
     def path(self, key: str) -> Path:
         """Return the path of a part's file, which need not exist."""
         if not key or key[0] == "." or not {"/", "\\"}.isdisjoint(key):
-            raise InvalidArgumentError(f"A key names a file of the folder. Received: {key!r}")
+            raise InvalidArgumentError(f"A key must be a plain file name. Received: {key!r}")
         return self.folder / f"{key}.npz"
 
     def save(

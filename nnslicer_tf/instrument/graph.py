@@ -231,7 +231,8 @@ def _before_masks(graph: Graph, trace: Trace) -> dict[str, operations.Operation]
         if operation.kind == "mask" or (takers and not masks):
             makers.add(name)
         mask = masks.pop() if len(masks) == 1 else None
-        if mask and operation.mask is None and name not in makers:
+        is_first = not any(graph.operations[source].mask for source in (name, *operation.inputs))
+        if mask and is_first and name not in makers:
             lead = graph.operations[mask].shape
             if operation.shape[:-1][: len(lead)] == lead:
                 found[name] = replace(operation, mask=mask)

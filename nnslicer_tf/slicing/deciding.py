@@ -235,7 +235,7 @@ def _targets(wanted: Any, answers: Answers, required: Requirements, full: np.nda
             index = int(np.argmax(targets != predicted))
             what, remedy = "is classified as", "only samples that the model assigns to this class"
             if not answers.is_number and answers.classes.is_multi_label:
-                what, remedy = "has most probably the label", "one label for all samples"
+                what, remedy = "has as its most probable label", "one label for all samples"
             raise CriterionError(
                 f"A decisive slice keeps the model's own answer. Sample {index} {what} "
                 f"{predicted[index]}. Received: outputs={targets[index]}. Pass 'predicted', or "

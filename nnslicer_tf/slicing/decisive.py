@@ -198,7 +198,7 @@ class DecisiveSlices(ShownAsTable):
             of_all = "the one slice of all samples" if self.info["together"] else "the slice"
             text += f" Not found, because {of_all} does not keep {answer}."
         elif self.info.get("needed") and not row["needed"]:
-            text += " Not found: the search met none that is both enough and needed."
+            text += " Not found: no slice the search tried is both sufficient and needed."
         elif self.info.get("at_least") and row["share"] == 1:
             text += (
                 f" Not found: no fewer {unit}s passed the test with other samples' values. A "

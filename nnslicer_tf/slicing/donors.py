@@ -147,7 +147,7 @@ def donor_sets(
             trials, fewest = _fewest(at_least)
             where = "half of the background: pass"
             if given is not None:
-                where, fewest = f"scope has {count}: pass so many, and", _fewest()[1]
+                where, fewest = f"and scope has {count}: pass that many, and", _fewest()[1]
             raise InvalidArgumentError(
                 f"at_least={at_least:g} is tested on at least {trials} other samples, {where} "
                 f"reference=Samples(x) with {fewest} samples or more. Received: reference "
@@ -228,13 +228,12 @@ def _split(count: int, rng: np.random.Generator) -> list[np.ndarray]:
 def _fewest(level: float | None = None) -> tuple[int, int]:
     """Return the trials that a test of a level needs, and how many samples to split for them."""
     trials = 0 if level is None else int(np.ceil(np.log(1 - CONFIDENCE) / np.log(level)))
-    enough = (
+    before = _SEARCHED + _CHOSEN
+    return trials, next(
         number
         for number in itertools.count()
-        if int(_SEARCHED * number) >= DRAWN
-        and number - int((_SEARCHED + _CHOSEN) * number) >= trials
+        if int(_SEARCHED * number) >= DRAWN and number - int(before * number) >= trials
     )
-    return trials, next(enough)
 
 
 @lru_cache

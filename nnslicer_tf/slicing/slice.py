@@ -283,7 +283,7 @@ class Slice(ShownAsTable):
         info = self.info
         if function(0, 1) != 0:  # of their origin, what both agree on is known
             if self.to_vector().dtype.kind != other.to_vector().dtype.kind:
-                raise ProfileMismatchError("Counts and amounts have no sum. Compare their members.")
+                raise ProfileMismatchError("Counts and amounts cannot be combined this way.")
             same = {k: v for k, v in info.items() if other.info.get(k, v) == v}
             info = {k: v for k, v in other.info.items() if info.get(k, v) == v} | same
             counts = [one.info.get("samples") for one in (self, other)]

@@ -100,7 +100,7 @@ def test_keys_that_name_no_file_of_the_folder(tmp_path, key):
     """They were saved, some outside the folder, and not listed."""
     store = Store(tmp_path, {"run": 1}, "work")
     for call in (lambda: store.save(key, {}, {}), lambda: store.load(key), lambda: key in store):
-        with pytest.raises(InvalidArgumentError, match="A key names a file of the folder"):
+        with pytest.raises(InvalidArgumentError, match="A key must be a plain file name"):
             call()
     assert not store.keys()
 

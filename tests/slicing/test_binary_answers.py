@@ -123,5 +123,5 @@ def test_a_label_may_be_given_as_a_list_of_one():
     for form in ([other], np.array([other]), {"tags": [other]}):
         found = slicer.decisive(x[:4], form, others=0)
         assert found.summary() == plain.summary()
-    with pytest.raises(nns.errors.CriterionError, match="has most probably the label"):
+    with pytest.raises(nns.errors.CriterionError, match="has as its most probable label"):
         slicer.decisive(x[:4], [other] * 4, others=0)

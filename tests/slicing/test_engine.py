@@ -89,5 +89,5 @@ def test_a_batch_is_split_into_parts_of_samples(im, profile, x, monkeypatch, thr
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:port"])
 def test_a_cluster_that_does_not_answer_is_named(address):
-    with pytest.raises(InvalidArgumentError, match=f"No Ray cluster serves at .*{address}"):
+    with pytest.raises(InvalidArgumentError, match=f"No Ray cluster is available at .*{address}"):
         RayEngine(2, address)

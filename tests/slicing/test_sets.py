@@ -259,7 +259,9 @@ def test_counts_and_amounts_have_no_sum(im, profile, x):
     slicer = nns.Slicer(im, profile, contribution="amount", workers=0, progress=False)
     amounts = slicer.slice(x[:3])
     for wrong in (lambda: counts + amounts, lambda: amounts | counts):
-        with pytest.raises(nns.errors.ProfileMismatchError, match="Counts and amounts have no sum"):
+        with pytest.raises(
+            nns.errors.ProfileMismatchError, match="Counts and amounts cannot be combined"
+        ):
             wrong()
     both = (counts.to_vector() != 0) & (amounts.to_vector() != 0)
     np.testing.assert_array_equal((counts & amounts).to_vector() != 0, both)

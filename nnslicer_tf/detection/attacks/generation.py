@@ -32,7 +32,7 @@ from nnslicer_tf.instrument.fingerprint import model_identity
 from nnslicer_tf.instrument.outputs import check_exclusive
 from nnslicer_tf.instrument.plausibility import check_logits
 
-_TURN = RLock()  # of the attack that uses the process's generators of random numbers
+_TURN = RLock()  # held by the attack that uses the process's random generators
 _TENSORFLOW_ONLY = ("foolbox.attacks:SpatialAttack",)
 
 

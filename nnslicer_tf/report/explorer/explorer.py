@@ -116,8 +116,7 @@ def explore(
     ProfileMismatchError if a slice or a profile belongs to a different model; InputShapeError or
     NonFiniteActivationError for bad data.
     """
-    means, explanation = None, slices if hasattr(slices, "contrast") else None
-    given = words
+    means, explanation, given = None, slices if hasattr(slices, "contrast") else None, words
     if explanation is not None:  # it has all that is needed
         x = np.asarray(slices.sample)[None] if x is None else x
         classes = slices.classes if len(classes) == 0 else classes
