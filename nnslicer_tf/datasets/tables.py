@@ -7,6 +7,7 @@ that begin with `#` are comments above the names, and below if they do not have 
 import csv
 import io
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,14 +51,16 @@ def read_table(path: Path) -> "pd.DataFrame":
     above = next((i for i, line in enumerate(lines) if line.strip() and line[0] != "#"), 0)
     header = lines[above] if lines else ""
     below = next((line for line in lines[above + 1 :] if line.strip()), "")
-    counts = {s: [len(_split(line, s)) for line in (header, below)] for s in separators}
+    both = [[line] for line in (header, below)]
+    read = partial(csv.reader, skipinitialspace=True)
+    counts = {s: [len(next(read(line, delimiter=s), [])) for line in both] for s in separators}
     splits = [s for s in separators if counts[s][0] > 1]
     even = (s for s in splits if counts[s][0] == counts[s][1])  # a name may have a comma inside
     separator = next(even, (splits or separators)[0])
 
     # All rows have as many values as there are names, but for empty ones at the end.
     rows, numbers = list[list[str]](), list[int]()
-    reader = csv.reader(lines[above:], delimiter=separator, strict=True, skipinitialspace=True)
+    reader = read(lines[above:], delimiter=separator, strict=True)
     names: list[str] = []
     try:
         for cells in reader:
@@ -168,10 +171,6 @@ def label_column(frame: "pd.DataFrame", what: str) -> Any:
             "Remove or rename all but one."
         )
     return columns[0] if columns else None
-
-
-def _split(line: str, separator: str) -> list[str]:
-    return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
 
 
 def _check_names(names: list[str], rows: list[list[str]], what: str) -> None:

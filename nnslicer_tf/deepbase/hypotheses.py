@@ -73,7 +73,7 @@ class HypothesisSet:
     def __init__(self, hypotheses: Mapping[str, Behaviour | np.ndarray], binary: bool) -> None:
         if not isinstance(hypotheses, Mapping) or not hypotheses:
             raise InvalidArgumentError(
-                "hypotheses must map names to functions or arrays. Received: "
+                "hypotheses must map one or more names to functions or arrays. Received: "
                 f"{type(hypotheses).__name__}"
             )
         self._binary = binary

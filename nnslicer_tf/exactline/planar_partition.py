@@ -23,7 +23,7 @@ from nnslicer_tf.report.figures import new_axes
 
 _NOISE = 1e-12  # outputs nearer than this, relative to the largest, count as equal
 _FLAT = 1e-6  # a point may be this far off the plane, relative to the polygon's size
-_THIN = 1e-12  # a polygon is a line if it is no wider, relative to its length
+_THIN = 1e-12  # a polygon is a line if it is no wider, relative to its length or by rounding alone
 _SLACK = 1e-9  # a point may be this far outside of the polygon, relative to its size
 
 
@@ -62,8 +62,10 @@ class Plane:
         first = steps[1] / np.linalg.norm(steps[1])
         off = steps - np.outer(steps @ first, first)
         widths = np.linalg.norm(off, axis=1)
-        is_single = np.asarray(polygon).dtype in (np.float32, np.float16)
-        if widths.max() <= (np.finfo(np.float32).eps if is_single else _THIN) * length:
+        eps = np.finfo(np.result_type(np.asarray(polygon), 1.0)).eps  # float32: its own
+        rounding = 2 * eps * np.linalg.norm(flat, axis=1).max()  # of a corner; a first side of
+        rounding *= length / np.linalg.norm(steps[1])  # half the length doubles it at the far end
+        if widths.max() <= max(_THIN * length, rounding):
             raise InvalidArgumentError(
                 "polygon must have an area. Received: points on one line; exact_line partitions it"
             )
@@ -73,7 +75,7 @@ class Plane:
         axes = np.stack([first, second])  # a convex polygon lies to the left of its first side
         corners = steps @ axes.T
         distance = np.linalg.norm(steps - corners @ axes, axis=1).max()
-        if distance > _FLAT * length:
+        if distance > max(_FLAT, rounding / widths.max()) * length:
             raise InvalidArgumentError(
                 "The points of polygon must lie in one plane. Received: points that are up to "
                 f"{distance:.3g} away from it"
@@ -83,7 +85,8 @@ class Plane:
         following = np.roll(edges, -1, axis=0)
         turns = edges[:, 0] * following[:, 1] - edges[:, 1] * following[:, 0]
         angles = np.arctan2(turns, (edges * following).sum(axis=1))
-        if (angles < -1e-9).any() or abs(angles.sum() - 2 * np.pi) > 1e-6:
+        rounded = 2 * rounding / np.linalg.norm(edges, axis=1).min()
+        if (angles < -1e-9 - rounded).any() or abs(angles.sum() - 2 * np.pi) > 1e-6:
             raise InvalidArgumentError(
                 "polygon must be convex, with its corners in order around it. Divide it into "
                 f"convex ones. Received: corners at {np.round(corners, 6).tolist()} in its plane"

@@ -1,7 +1,6 @@
 """Which answers changed between two versions, for the better and the worse, and where."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import keras
 import numpy as np
@@ -11,7 +10,7 @@ from scipy.stats import binomtest
 from nnslicer_tf._checks import ArrayLike, check_number, counted
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 from nnslicer_tf.instrument.ablated_network import named_variables
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import arrays_of, drawn
@@ -193,7 +192,7 @@ def compare(
 
     Raises InvalidArgumentError if the versions answer in different forms, have independent labels
     or numbers without a tolerance, or several outputs of which none is named; InputShapeError,
-    InputRangeError or NonFiniteActivationError for bad samples.
+    InputRangeError or NonFiniteActivationError for bad samples, or weights that are NaN.
     """
     old, new = versions_of(old, new, x, output)
     kind = new.classes
@@ -240,10 +239,10 @@ def _layers(
         between.check(x)
     except InvalidArgumentError:  # another architecture, or nothing changed
         between = None
-    shapes = [[_shape(variable) for variable in each.values()] for each in (first, second)]
+    shapes = [[tuple(v.shape) for v in each.values()] for each in (first, second)]
     if between is not None or shapes[0] == shapes[1]:  # in order: Keras numbers unnamed layers
         first = dict(zip(second, first.values(), strict=True))
-    known = [{(name, _shape(v)) for name, v in each.items()} for each in (first, second)]
+    known = [{(name, tuple(v.shape)) for name, v in each.items()} for each in (first, second)]
     rest = sorted({name for name, _ in known[0] ^ known[1]})
     layers: dict[str, list[np.ndarray]] = {}
     for name, variable in second.items():
@@ -253,6 +252,8 @@ def _layers(
     rows = []
     for layer, parts in layers.items():
         before, after = np.concatenate(parts, axis=1).astype(np.float64)
+        if np.isnan([before, after]).any():
+            raise NonFiniteActivationError(f"A version's layer {layer!r} has weights that are NaN.")
         size, change = np.linalg.norm(before), np.linalg.norm(after - before)
         row = {"layer": layer, "weights": len(before), "changed": (before != after).mean()}
         rows.append({**row, "change": change / size if size else np.inf if change else 0.0})
@@ -269,7 +270,3 @@ def _layers(
         columns["old answer without"].append(1 - float(distances(without, before).sum() / apart))
         columns["new answer with"].append(1 - float(distances(alone, after).sum() / apart))
     return table.assign(**columns), rest
-
-
-def _shape(variable: Any) -> tuple[int, ...]:
-    return tuple(variable.shape)

@@ -378,7 +378,7 @@ BAD = {
     "constant": ({"a": np.ones(30), "b": np.arange(30)}, "relu1", r"constant.*'a' \(always 1\)"),
     "constant function": ({"a": lambda x: 0 * x[:, 0, 0, 0]}, "relu1", "constant on the data"),
     "text": ({"a": np.array(["x"] * 30)}, "relu1", "must be a function, or an array of numbers"),
-    "none": ({}, "relu1", "must map names"),
+    "none": ({}, "relu1", "must map one or more names"),
     "unknown unit": ({"a": np.arange(30)}, "rlu*", "No operation .* Did you mean .*'relu1'"),
     "no such channel": ({"a": np.arange(30)}, Units("relu1", [16]), "channels 0 … 15"),
     "twice": ({"a": np.arange(30)}, ["relu1", "relu*"], "different names.*relu1"),

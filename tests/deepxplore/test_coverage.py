@@ -195,7 +195,10 @@ def test_neurons_do_not_depend_on_where_they_are_averaged(ims, digits):
     ("make", "message"),
     [
         (lambda im: NeuronCoverage(im, threshold=1.0), r"threshold must be in \[0, 1\)"),
-        (lambda im: NeuronCoverage(im, threshold="half"), r"threshold must be in \[0, 1\)"),
+        (
+            lambda im: NeuronCoverage(im, threshold="half"),
+            r"must be a number in \[0, 1\)",
+        ),
         (lambda im: NeuronCoverage(im, granularity="filter"), "'channel', 'activation'"),
         (lambda im: NeuronCoverage(im, of=["sane"]), "Did you mean 'same'"),
         (lambda im: NeuronCoverage(im, of=[]), "There is no operation"),

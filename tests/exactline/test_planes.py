@@ -15,6 +15,7 @@ from nnslicer_tf.exactline import (
     register_transformer,
     tiles,
 )
+from nnslicer_tf.exactline.planar_partition import Plane
 from nnslicer_tf.exactline.plane import rectangle
 from nnslicer_tf.instrument import Step
 
@@ -288,6 +289,23 @@ def test_corners_may_be_repeated(repeated):
 def test_polygons_that_are_refused(corners, what):
     with pytest.raises(nns.errors.InvalidArgumentError, match=what):
         exact_plane(relu_of([[1, 0]], [0]), np.array(corners, float))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 100])
+@pytest.mark.parametrize("size", [2, 10, 784])
+def test_float32_corners_are_exact_up_to_rounding(size, offset):
+    """Points of a line, computed in float32, have no area; a corner may lie on an edge."""
+    rng = np.random.default_rng(size + offset)
+    for _ in range(20):
+        a, b, c = (rng.normal(size=(3, size)) + offset).astype(np.float32)
+        share = np.float32(rng.uniform(0.1, 0.9))
+        line = np.stack([a, b, a + share * (b - a)])[rng.permutation(3)]
+        with pytest.raises(nns.errors.InvalidArgumentError, match="must have an area"):
+            Plane.through(line, (size,))
+        quadrilateral = np.roll(np.stack([a, b, b + share * (c - b), c]), rng.integers(4), axis=0)
+        triangle = Plane.through(np.stack([a, b, c]).astype(float), (size,))
+        area = Plane.through(quadrilateral, (size,)).total_area
+        assert area == pytest.approx(triangle.total_area, rel=1e-5 * max(offset, 1))
 
 
 def test_points_that_are_not_in_one_plane_or_not_inputs():

@@ -83,9 +83,9 @@ def test_global_ratios_prune_the_smallest_of_all():
 @pytest.mark.parametrize("ratio", [-0.1, 1, 1.5, np.nan, "half", True, None])
 def test_bad_ratios_are_refused(digits, ratio):
     im, _, _ = digits
-    with pytest.raises(nns.errors.InvalidArgumentError, match=r"ratio must be in \[0, 1\)"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"ratio must .*in \[0, 1\)"):
         pruning.prune(im.model, pruning.scores(im, "weight"), ratio)
-    with pytest.raises(nns.errors.InvalidArgumentError, match=r"ratio must be in \[0, 1\)"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"ratio must .*in \[0, 1\)"):
         pruning.global_ratios(pruning.scores(im, "weight"), ratio)
 
 

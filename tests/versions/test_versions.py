@@ -368,6 +368,21 @@ def test_errors(call, message, digits_and_fault):
     assert type(caught.value).__module__ == "nnslicer_tf.errors"
 
 
+def test_weights_that_are_nan_are_refused():
+    """A ReLU may hide them from the answers, but not from the change of the layer."""
+    old, new = (
+        keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(6, "relu", name="hidden"), keras.layers.Dense(3)]
+        )
+        for _ in range(2)
+    )
+    kernel, *others = old.get_weights()
+    kernel[0, 0] = np.nan
+    new.set_weights([kernel, *others])
+    with pytest.raises(nns.errors.NonFiniteActivationError, match="hidden' has weights"):
+        versions.compare(old, new, np.eye(4, dtype=np.float32))
+
+
 def test_margins_of_one_sigmoid_are_those_of_two_classes():
     """Its logit is the difference of the two classes' logits."""
     rng = np.random.default_rng(0)
