@@ -62,7 +62,8 @@ class Plane:
         first = steps[1] / np.linalg.norm(steps[1])
         off = steps - np.outer(steps @ first, first)
         widths = np.linalg.norm(off, axis=1)
-        eps = np.finfo(np.result_type(np.asarray(polygon), 1.0)).eps  # float32: its own
+        is_single = np.array_equal(flat, flat.astype(np.float32))  # whatever the array's dtype
+        eps = np.finfo(np.float32 if is_single else np.float64).eps
         rounding = 2 * eps * np.linalg.norm(flat, axis=1).max()  # of a corner; a first side of
         rounding *= length / np.linalg.norm(steps[1])  # half the length doubles it at the far end
         if widths.max() <= max(_THIN * length, rounding):

@@ -15,7 +15,6 @@ from nnslicer_tf.exactline import (
     register_transformer,
     tiles,
 )
-from nnslicer_tf.exactline.planar_partition import Plane
 from nnslicer_tf.exactline.plane import rectangle
 from nnslicer_tf.instrument import Step
 
@@ -296,16 +295,17 @@ def test_polygons_that_are_refused(corners, what):
 def test_float32_corners_are_exact_up_to_rounding(size, offset):
     """Points of a line, computed in float32, have no area; a corner may lie on an edge."""
     rng = np.random.default_rng(size + offset)
+    plane_of = PlaneWalker(sequential((size,), dense(2))()).plane
     for _ in range(20):
         a, b, c = (rng.normal(size=(3, size)) + offset).astype(np.float32)
         share = np.float32(rng.uniform(0.1, 0.9))
         line = np.stack([a, b, a + share * (b - a)])[rng.permutation(3)]
         with pytest.raises(nns.errors.InvalidArgumentError, match="must have an area"):
-            Plane.through(line, (size,))
+            plane_of(line)
         quadrilateral = np.roll(np.stack([a, b, b + share * (c - b), c]), rng.integers(4), axis=0)
-        triangle = Plane.through(np.stack([a, b, c]).astype(float), (size,))
-        area = Plane.through(quadrilateral, (size,)).total_area
-        assert area == pytest.approx(triangle.total_area, rel=1e-5 * max(offset, 1))
+        area = plane_of(quadrilateral).total_area
+        expected = plane_of(np.stack([a, b, c])).total_area
+        assert area == pytest.approx(expected, rel=1e-5 * max(offset, 1))
 
 
 def test_points_that_are_not_in_one_plane_or_not_inputs():
@@ -334,6 +334,20 @@ def test_maximum_of_too_many_values_is_refused_by_name():
     model = sequential((9, 9, 1), lambda: layers.GlobalMaxPooling2D(name="wide"))()
     with pytest.raises(nns.errors.UnsupportedLayerError, match="'wide' is a maximum of 81 values"):
         PlaneWalker(nns.InstrumentedModel(model))
+
+
+@pytest.mark.parametrize("seed", [55, 64, 68, 92])
+def test_neighbours_that_one_maximum_divides_share_their_border_alone(seed):
+    """Overlapping maxima of nine values: a face and its neighbour have cells of the same group."""
+    stack = [
+        dense(36),
+        lambda: layers.Reshape((6, 6, 1)),
+        lambda: layers.MaxPooling2D(3, strides=1),
+        layers.Flatten,
+        dense(2),
+    ]
+    model = float64_model(sequential((2,), *stack), seed)
+    check_plane(exact_plane(model, 6 * SQUARE - 3), model)
 
 
 def test_a_relu_before_a_maximum_of_64_values():

@@ -243,7 +243,7 @@ def _cut_part(p, group, crossed, changes, vertices, parts, sizes):
     # Cut between the corners from which on another tap wins.
     breaks = _breaks_of(ring, vertices.winners)
     if len(breaks) > 2:
-        _cut_cells(p, ring, edges, vertices.keys[ring[breaks[0]]], group, vertices, parts, sizes)
+        _cut_cells(p, ring, edges, group, vertices, parts, sizes)
         return
     apart = (breaks[1] - breaks[0]) % n if len(breaks) == 2 else 0
     if min(apart, n - apart) < 2:  # nothing between the breaks, perhaps by rounding
@@ -338,7 +338,7 @@ def _breaks_of(ring, winners):
 
 
 @compiled
-def _cut_cells(p, ring, edges, first_key, group, vertices, parts, sizes):
+def _cut_cells(p, ring, edges, group, vertices, parts, sizes):
     """Cut a ring on which three or more taps win into their cells."""
     taps, tolerance, n, before = group.taps, group.tolerance, len(ring), sizes[0]
     whole = area(ring, vertices.places)
@@ -387,9 +387,11 @@ def _cut_cells(p, ring, edges, first_key, group, vertices, parts, sizes):
         done |= common
         start[found + 1] = start[found] + size
         found += 1
+    of_face = np.uint64(group.name)  # neighbours share some corners, but not all
+    for v in ring:
+        of_face = hash_pair(of_face, vertices.keys[v])
     for v in range(before, sizes[0]):
-        number = hash_pair(np.uint64(group.name), np.uint64(v - before + 1))
-        vertices.keys[v] = hash_pair(first_key, number)
+        vertices.keys[v] = hash_pair(of_face, np.uint64(v - before + 1))
 
     # Edges on the ring keep their keys; those inside get keys made from their vertices.
     for k in range(found):
