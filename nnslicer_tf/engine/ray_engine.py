@@ -68,8 +68,8 @@ class _Worker:
 class RayEngine:
     """Runs jobs on Ray actors; with an address, `workers=None` means one per core of the cluster.
 
-    `address` is that of a running cluster ("auto" for this machine's); None starts a new one on
-    this machine, which engines of several threads share, and stops it at the end. If it does not
+    Where Ray is initialized, it is used as it is. Else `address` is that of a running cluster
+    ("auto" for this machine's); None starts one, which engines of threads share. If it does not
     start, or has no free core, a warning says so, and the work runs on threads. Raises
     MissingPackageError if Ray is not installed, InvalidArgumentError if no cluster answers at the
     address.

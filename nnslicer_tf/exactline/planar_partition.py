@@ -47,15 +47,12 @@ class Plane:
         flat = points.reshape(len(points), int(np.prod(shape)))
         if flat.shape[1] < 2:
             raise InputShapeError(f"Planes need inputs of at least two values. Received: {shape}")
-        # Corners that repeat the one before, or close the ring, are left out; the first is kept, as
-        # coordinates are relative to it.
-        flat = flat[np.append(True, np.any(flat[1:] != flat[:-1], axis=1))[: len(flat)]]
-        if len(flat) > 1 and np.array_equal(flat[0], flat[-1]):
-            flat = flat[:-1]
+        # Corners that equal the next one, around the polygon, are left out.
+        flat = flat[np.any(flat != np.roll(flat, -1, axis=0), axis=1)]
         if len(flat) < 3:
             raise InvalidArgumentError(
                 f"polygon must have at least three different corners. Received: {len(points)} "
-                f"points, {len(flat)} of them different from the one before"
+                f"points, {len(flat)} of them different from the next"
             )
         steps = flat - flat[0]
         length = np.linalg.norm(steps, axis=1).max()

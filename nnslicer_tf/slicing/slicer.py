@@ -71,7 +71,7 @@ class Slicer(DecisiveSearch, Explainer):
             "channel" (a filter is one neuron, the paper's Equation 1; far cheaper).
         workers: 0: one thread in this process. N: that many Ray actors. None: one thread per
             core for short work, and one Ray actor per core for long work.
-        ray_address: Address of a running Ray cluster to use.
+        ray_address: Address of a Ray cluster to use, unless this process is connected to one.
         progress: Show a progress bar.
         relative_to: Quantity that the exclusion is relative to: "output", θ·|y|, as in the
             paper, or "sum", θ·|sum of the local values|, as in the paper's program.

@@ -38,7 +38,7 @@ def test_the_largest_scores_are_hidden(share):
 
 @pytest.mark.parametrize("share", [0, -0.5, 1.01, np.nan, "half", True])
 def test_bad_shares_are_refused(share):
-    with pytest.raises(nns.errors.InvalidArgumentError, match=r"share must be in \(0, 1\]"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"share must .*in \(0, 1\]"):
         protection.select({"a": np.ones((2, 2))}, share)
 
 
