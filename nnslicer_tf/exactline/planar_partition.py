@@ -59,10 +59,10 @@ class Plane:
         first = steps[1] / np.linalg.norm(steps[1])
         off = steps - np.outer(steps @ first, first)
         widths = np.linalg.norm(off, axis=1)
-        is_single = np.array_equal(flat, flat.astype(np.float32))  # whatever the array's dtype
-        eps = np.finfo(np.float32 if is_single else np.float64).eps
-        rounding = 2 * eps * np.linalg.norm(flat, axis=1).max()  # of a corner; a first side of
-        rounding *= length / np.linalg.norm(steps[1])  # half the length doubles it at the far end
+        eps = np.finfo(np.float32 if (flat == flat.astype(np.float32)).all() else np.float64).eps
+        # Of a corner, in the inputs that vary; a shorter first side multiplies it at the far end.
+        rounding = 2 * eps * np.linalg.norm(flat * steps.any(axis=0), axis=1).max()
+        rounding *= length / np.linalg.norm(steps[1])
         if widths.max() <= max(_THIN * length, rounding):
             raise InvalidArgumentError(
                 "polygon must have an area. Received: points on one line; exact_line partitions it"

@@ -308,6 +308,11 @@ def test_float32_corners_are_exact_up_to_rounding(size, offset):
         assert area == pytest.approx(expected, rel=1e-5 * max(offset, 1))
 
 
+def test_large_inputs_that_do_not_vary_are_no_rounding():
+    corners = np.append(SQUARE, np.full((4, 1), 1e9), axis=1).astype(np.float32)
+    assert exact_plane(relu_network(inputs=3), corners).total_area == pytest.approx(1)
+
+
 def test_points_that_are_not_in_one_plane_or_not_inputs():
     im = nns.InstrumentedModel(relu_network(inputs=4))
     with pytest.raises(nns.errors.InvalidArgumentError, match="one plane"):
