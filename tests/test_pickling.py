@@ -66,7 +66,7 @@ CASES = {
         lambda c: np.append(c.mended([{c.places[1].operation}]), list(c.causes.values())),
     ),
     "flips": (
-        lambda s: versions.explain_flips(s.im, noisy(s.im.model), DATA.x, progress=False),
+        lambda s: versions.explain_flips(s.im, noisy(s.im.model), DATA.x[:60], progress=False),
         lambda f: np.append(f.units[0], f.with_changes(0).predict(X, verbose=0)),
     ),
     "semantic slicer": (

@@ -378,15 +378,12 @@ def test_suspicions_are_of_the_model_that_is_mended(model):
 NO_MASKS = {"scores": [0.3, -1.0, 2.0], "indices": [0, 1, 2], "nan": [1, 0, np.nan], "texts": "abc"}
 
 
-@pytest.mark.parametrize("values", NO_MASKS.values(), ids=NO_MASKS)
-def test_masks_are_true_and_false(values):
-    """Scores, indices and texts are no masks; 1 and 0 of any type are."""
+def calls_with_masks():
+    """Calls that take a mask of the units of a layer, or of its kernel, by name."""
     keras.utils.set_random_seed(0)
     stack = [keras.Input((4,)), layers.Dense(3, "relu", name="d"), layers.Dense(2, name="o")]
     model, x, y = keras.Sequential(stack), np.ones((6, 4), np.float32), np.arange(6) % 2
-    units = np.array(list(values))
-    kernel = np.tile(units, (4, 1))
-    calls = {
+    return {
         "apply_masks": lambda units, kernel: pruning.apply_masks(model, {"d": kernel}),
         "remove_units": lambda units, kernel: pruning.remove_units(model, {"d": units}),
         "hide": lambda units, kernel: protection.hide(model, {"d": kernel}),
@@ -394,9 +391,19 @@ def test_masks_are_true_and_false(values):
         "readapt": lambda units, kernel: semantic.readapt(model, {"d": units}, x, y, x, epochs=1),
         "develop": lambda units, kernel: semantic.develop(model, {"d": units}, x, y, [0], epochs=1),
     }
-    for name, call in calls.items():
+
+
+@pytest.mark.parametrize("values", NO_MASKS.values(), ids=NO_MASKS)
+def test_scores_indices_and_texts_are_no_masks(values):
+    units = np.array(list(values))
+    for call in calls_with_masks().values():
         with pytest.raises(InvalidArgumentError, match="must be True and False, or 1 and 0"):
-            call(units, kernel)
+            call(units, np.tile(units, (4, 1)))
+
+
+def test_masks_are_true_and_false():
+    """Also as 1 and 0 of any type. Every call copies or trains a model."""
+    for name, call in calls_with_masks().items():
         for kind in (bool, int, float, np.uint8):
             mask = np.array([1, 0, 1]).astype(kind)
             assert call(mask, np.tile(mask, (4, 1))) is not None, name

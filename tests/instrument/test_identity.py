@@ -418,8 +418,9 @@ def test_what_own_code_computes_with_counts(name, tmp_path):
         getattr(module(tmp_path, *numbers), name)
         for numbers in ((20.0,), (20.0,), (30.0,), (20.0, 8))
     )
-    assert identity(again) == identity(one) == identity(beside)
-    assert identity(other) != identity(one)
+    expected = identity(one)
+    assert identity(again) == expected == identity(beside)
+    assert identity(other) != expected
 
 
 def test_names_that_keras_counts_up_do_not_count_as_code(tmp_path):

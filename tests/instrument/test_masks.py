@@ -190,7 +190,8 @@ def _series(marker, how):
     elif how == "scaled, nested":
         inner = keras.Input((LENGTH, 2))
         masked = keras.Model(inner, layers.Masking(2 * marker)(inner))
-        h = layers.SimpleRNN(4)(masked(layers.Rescaling(2.0)(inputs)))
+        h = layers.Dense(4, activation="relu")(masked(layers.Rescaling(2.0)(inputs)))
+        h = layers.GlobalAveragePooling1D()(h)
     else:
         h = layers.Masking(marker)(inputs)
         h = layers.GlobalAveragePooling1D()(layers.Dense(4, activation="relu")(h))

@@ -66,6 +66,9 @@ LAYERS = {
 
 WEEKLY = {"volume", "size 1 of groups", "depthwise of a signal", "each time", "recurrent"}
 WEEKLY |= {"convolution in time", "stride above size", "dense", "einsum", "size 1, strided"}
+# What these have, dilation, groups or depthwise kernels, others have with strides or alone.
+WEEKLY |= {"dilated groups, same", "dilated volume, same", "dilated signal, same", "separable"}
+WEEKLY |= {"depthwise, dilated", "depthwise, dilated, same"}
 
 
 @pytest.mark.parametrize(
