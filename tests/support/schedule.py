@@ -81,6 +81,7 @@ WHOLE_TESTS = (
 # Tests with many cases: one in so many runs with each change, the first of them among these.
 SAMPLED = {
     2: (
+        "test_orders_of_columns.py::test_forms_of_two_tables",
         "slicing/test_functions_against_oracle.py::test_a_function",
         "reproduction/neusemslice/test_trials.py::test_a_slice_of_a_size",
         "reproduction/exactline/test_measures.py::test_training_lowers_the_loss_the_same_way_each_time",
@@ -104,11 +105,8 @@ SAMPLED = {
         "pruning/test_free_sizes.py::test_a_copy_is_that_of_the_model_with_a_fixed_size",
         "slicing/test_functions_against_oracle.py::test_any_subscripts",
         "slicing/test_criterion.py::test_predicted_classes_of_a_map_are_those_of_its_positions",
-        "slicing/test_own_derivatives.py::test_counts_at_zero_agree_with_exclusion",
-        "slicing/test_own_derivatives.py::test_amounts_add_up_to_the_change_of_the_function",
         "instrument/test_functions_of_weights.py::test_what_a_function_is_does_not_depend_on_its_weights_at_wrapping",
         "instrument/test_functions_of_weights.py::test_dicts_are_read_by_name",
-        "instrument/test_functions.py::test_a_function_is_wrapped",
         "deepxplore/test_sequences.py::test_neuron_coverage_without_padding",
         "detection/test_detector.py::test_one_sigmoid_is_two_classes",
         "instrument/test_ablation_cases.py::test_a_mask_for_each_sample_inside_recurrent_layers",
@@ -148,11 +146,15 @@ SAMPLED = {
         "reproduction/dflare/test_methods.py::test_every_method_runs_and_is_verified",
     ),
     3: (
+        "reproduction/test_report.py::test_commands_have_these_options",
+        "pruning/test_removal.py::test_compacting_random_models_keeps_the_outputs",
+        "instrument/test_identity.py::test_what_own_code_computes_with_counts",
+        "slicing/test_own_derivatives.py::test_amounts_add_up_to_the_change_of_the_function",
+        "slicing/test_own_derivatives.py::test_counts_at_zero_agree_with_exclusion",
         "reproduction/exactline/test_boundaries.py::test_followed_boundaries_are_those_of_the_partition",
         "reproduction/debugging/test_baselines.py::test_suspicion_of_one_sigmoid_is_that_of_two_classes",
         "reproduction/test_application.py::test_help_is_there_without_tensorflow",
         "detection/test_attacks.py::test_every_attack_on_a_real_model",
-        "pruning/test_masks.py::test_masking_zeroes_the_named_weights_alone",
         "instrument/test_layers.py::test_layer",
         "exactline/test_walk.py::test_network_is_affine_on_parts_that_differ",
         "exactline/test_gradient_walk.py::test_gradients_of_every_part",
@@ -161,14 +163,10 @@ SAMPLED = {
         "slicing/test_decisive.py::test_certificates_have_the_probabilities_that_the_model_gives",
         "instrument/test_recurrent_layers.py::test_values_are_those_of_keras",
         "slicing/test_patching.py::test_every_part_is_replaced_as_by_hand",
-        "pruning/test_removal.py::test_removing_equals_masking",
         "slicing/test_transformers.py::test_a_slice_is_a_model",
         "instrument/test_outputs.py::test_one_probability_is_two_classes",
         "instrument/test_functions_of_weights.py::test_functions_follow_their_weights",
         "instrument/test_single_values.py::test_amounts_add_up_and_every_level_has_units",
-        "instrument/test_ablation.py::test_values_of_every_level",
-        "instrument/test_ablation.py::test_synapses_of_every_layer",
-        "slicing/test_against_oracle.py::test_counts",
         "attributions/test_deep_explainer.py::test_values_add_up",
         "instrument/test_expansion.py::test_amounts_add_up_and_counts_agree",
         "semantic/test_recurrent_units.py::test_deeplift_through_time_adds_up",
@@ -176,14 +174,11 @@ SAMPLED = {
         "slicing/test_decisive_recurrence.py::test_without_means_recurrent_slices_are_weights_of_zero",
         "slicing/test_recurrence.py::test_padding",
         "versions/test_versions.py::test_certificates_are_what_keras_answers",
-        "slicing/test_against_oracle.py::test_amounts",
-        "slicing/test_against_oracle.py::test_amounts_add_up_at_every_cut",
         "slicing/test_against_oracle.py::test_midpoints_of_products",
         "instrument/test_attention.py::test_a_constant_mask_is_that_of_a_causal_attention",
         "instrument/test_attention.py::test_means_of_a_causal_attention_are_those_of_each_pair",
         "instrument/test_attention.py::test_probabilities_are_those_of_keras",
         "instrument/test_outputs.py::test_a_convolution_of_one_position_is_a_vector",
-        "instrument/test_recognition.py::test_slices_equal_those_of_the_keras_twin",
         "instrument/test_several_inputs.py::test_slices_agree_with_the_oracle",
         "instrument/test_support.py::test_the_page_says_what_channels_take",
         "pruning/test_means.py::test_the_predictor_gives_what_the_pruned_model_gives",
@@ -192,15 +187,24 @@ SAMPLED = {
         "semantic/test_slicer.py::test_batches_and_centring_do_not_change_the_scores",
         "semantic/test_slicer.py::test_semantic_slice_is_algorithm_1",
         "semantic/test_slicer.py::test_shares",
-        "slicing/test_against_oracle.py::test_random_models",
         "slicing/test_against_oracle.py::test_random_models_by_channel",
         "slicing/test_against_oracle.py::test_random_models_with_one_reading_changed",
-        "slicing/test_strides.py::test_synapses_equal_those_of_a_walk_that_excludes_nothing",
         "slicing/test_transformers.py::test_slices_add_up_and_reach_the_input",
         "reproduction/zoo/test_models.py::test_parameters_and_outputs",
         # Of those that run something whole:
     ),
     5: (
+        "instrument/test_functions.py::test_a_function_is_wrapped",
+        "pruning/test_masks.py::test_masking_zeroes_the_named_weights_alone",
+        "slicing/test_against_oracle.py::test_amounts_add_up_at_every_cut",
+        "instrument/test_recognition.py::test_slices_equal_those_of_the_keras_twin",
+        "slicing/test_strides.py::test_synapses_equal_those_of_a_walk_that_excludes_nothing",
+        "slicing/test_against_oracle.py::test_random_models",
+        "slicing/test_against_oracle.py::test_amounts",
+        "slicing/test_against_oracle.py::test_counts",
+        "pruning/test_removal.py::test_removing_equals_masking",
+        "instrument/test_ablation.py::test_values_of_every_level",
+        "instrument/test_ablation.py::test_synapses_of_every_layer",
         "test_docs.py::test_the_code_of_a_page_runs",
         "slicing/test_against_oracle.py::test_counts_as_the_papers_program_computes",
         "reproduction/test_app_errors.py::test_data_or_models_that_are_nowhere",
@@ -228,6 +232,12 @@ ALWAYS = (
     "test_docs.py::test_the_code_of_a_page_runs[docs/tutorials/explain-and-shrink]",
     "test_docs.py::test_the_code_of_a_page_runs[docs/tutorials/a-text]",
     "test_docs.py::test_the_code_of_a_page_runs[docs/tutorials/test-a-quantised-model]",
+    # Sums, and layers that are called twice, are not among the sampled ones.
+    *(
+        f"slicing/test_against_oracle.py::test_{test}[{name}]"
+        for test in ("counts", "amounts")
+        for name in ("residual add-activation", "shared layer-channel")
+    ),
 )
 
 # Others that run weekly only: they take long, and others check much of what they check.
@@ -347,6 +357,107 @@ SLOW = (
     "reproduction/zoo/test_recipes.py::test_an_interrupted_run_resumes_exactly[changes1]",
     "reproduction/zoo/test_models.py::test_the_cifar10_models_read_cifar10[mobilenet",
     "reproduction/zoo/test_models.py::test_the_cifar10_models_read_cifar10[resnet18",
+    # Variants of one kind, of which the others run with each change.
+    *(
+        f"cli/test_compressed.py::test_floats_between_bytes_are_not_rounded[{name}"
+        for name in (
+            *(".keras-dark", ".keras-float-rescaling", ".keras-dithered-plain"),
+            *(".tflite-float-plain", ".tflite-dark-rescaling", ".tflite-dithered"),
+        )
+    ),
+    "cli/test_compressed.py::test_the_scale_of_deviations_is_recorded[1.0",
+    "cli/test_tables.py::test_right_answers_that_are_numbers[.npz",
+    *(
+        f"cli/test_tables.py::test_points[{name}]"
+        for name in ("values", "whole float", "exponent", "nan", "minus infinite")
+    ),
+    "debugging/test_localisation.py::test_recurrent_units_are_ranked_and_not_mended[LSTM",
+    *(
+        f"debugging/test_localisation.py::test_what_only_scales_or_moves_the_logits_is_no_suspect[{name}"
+        for name in ("adjustment-reshaped", "gradient-divided")
+    ),
+    *(
+        f"deepxplore/test_coverage.py::test_preprocessing_has_no_neurons[{name}-channel"
+        for name in ("weights", "a nested model", "layers", "operators")
+    ),
+    "detection/test_attacks.py::test_attacks_in_threads_are_those_alone[Pointwise",
+    *(
+        f"detection/test_detector.py::test_the_interval_of_the_false_alarms_holds_the_true_rate[{name}"
+        for name in ("60-0.2-False", "40-0.05-False", "60-0.2-True")
+    ),
+    "engine/test_ray_start.py::test_work_inside_other_work_that_holds_all_cores[True",
+    *(
+        f"instrument/test_ablation.py::test_masks_that_would_do_nothing_are_refused[{name}"
+        for name in ("channel-mean", "neuron-zero", "synapse-mean")
+    ),
+    *(
+        f"instrument/test_attention.py::test_a_projection_slices_as_the_same_dense_layer[{name}"
+        for name in ("abc,cde->abde-0.0", "...x,xy->...y-0.0")
+    ),
+    *(
+        f"instrument/test_expansion.py::test_amounts_add_up_and_counts_agree[{name}"
+        for name in ("nested", "twice")
+    ),
+    # The model of any size says more than that of one size.
+    *(
+        f"instrument/test_free_axes.py::test_axes_that_a_layer_leaves_open_follow_from_the_input[{name}-shape0"
+        for name in ("activation", "nothing", "convolution", "attention", "operations")
+    ),
+    *(
+        f"instrument/test_free_axes.py::test_axes_that_a_layer_leaves_open_follow_from_the_input[{name}-shape0"
+        for name in ("two of them", "own layer", "nested", "function")
+    ),
+    "instrument/test_masks.py::test_padding_gets_nothing_and_changes_nothing[0.0-channel",
+    "instrument/test_masks.py::test_padding_gets_nothing_and_changes_nothing[0.3-activation",
+    "instrument/test_model.py::test_mixed_precision_is_analysed_in_float32[mixed_bfloat16",
+    "instrument/test_outputs.py::test_one_probability_is_two_classes[own function",
+    "instrument/test_outputs.py::test_one_probability_is_two_classes[shifted",
+    "instrument/test_recognition.py::test_recurrent_layers_with_functions_of_ones_own[LSTM",
+    "slicing/test_decisive.py::test_a_number_is_the_models_output_not_its_logit[tanh",
+    *(
+        f"slicing/test_decisive.py::test_what_is_only_scaled_to_give_the_logits_is_no_unit[channel-{name}"
+        for name in ("Rescaling", "falling", "negative", "reshaped")
+    ),
+    "slicing/test_decisive_folder.py::test_searches_that_share_passes_give_what_they_give_alone[{}",
+    "slicing/test_decisive_recurrence.py::test_recurrent_units_have_their_means_for_the_next_step_too[neuron",
+    "slicing/test_explanation.py::test_each_call_of_each_layer_has_channels_once[attention_and_states",
+    "slicing/test_explanation.py::test_what_to_ask_for_the_class_that_lost[2",
+    "slicing/test_others_values.py::test_slices_of_the_synapses_against_another_versions_weights[minimal",
+    *(
+        f"slicing/test_rows_and_tokens.py::test_padding_that_is_read_without_a_mask_has_amounts[{name}-"
+        for name in ("LSTM", "GRU", "backwards")
+    ),
+    "slicing/test_sequences_against_oracle.py::test_midpoints_of_products[26",
+    "slicing/test_sequences_against_oracle.py::test_random_models[10",
+    # What the two forms have in common, the slices and predictions, is compared with each change.
+    *(
+        f"test_classifier_forms.py::test_{name}[falling"
+        for name in ("explanations", "decisive_slices", "detectors")
+    ),
+    "test_orders_of_columns.py::test_numbers_as_names[in order first",
+    # Searches of decisive slices and attacks read two tables in other tests of the file, too.
+    "test_orders_of_columns.py::test_two_tables[decisive scope",
+    "test_orders_of_columns.py::test_two_tables[simulate_attacks",
+    *(
+        f"test_orders_of_columns.py::test_several_inputs[{name}]"
+        for name in ("patch-keys0", "corrupt-keys4", "deeplift-keys7", "donors-keys9")
+    ),
+    *(
+        f"test_wrong_settings.py::test_each_part_of_a_table_has_its_columns_put_right[{name}"
+        for name in (
+            "a list of tables",
+            "dicts",
+            "one pair",
+            "a pair as a list",
+            "a dict with labels",
+        )
+    ),
+    *(
+        f"versions/test_versions.py::test_channels_are_those_of_the_layers_outputs[{name}"
+        for name in ("one feature of two heads", "depthwise", "transposed")
+    ),
+    # They are about the calls that are fuzzed weekly, and a model of each kind is made for them.
+    "gauntlet/test_fuzzer.py",
     # Of those that run something whole:
     "cli/test_commands.py::test_sentences_are_explored_with_their_words",
     "cli/test_processes.py::test_coverage_of_a_transformer_by_a_new_process",
