@@ -194,11 +194,13 @@ def _series(marker, how):
         h = layers.GlobalAveragePooling1D()(h)
     else:
         h = layers.Masking(marker)(inputs)
-        h = layers.GlobalAveragePooling1D()(layers.Dense(4, activation="relu")(h))
+        h = layers.Dense(4, activation="relu")(h)
+        pooled = layers.SimpleRNN(4) if how == "recurrent" else layers.GlobalAveragePooling1D()
+        h = pooled(h)
     return keras.Model(inputs, layers.Dense(3)(h))
 
 
-@pytest.mark.parametrize("how", ["pooled", "explicit", "scaled, nested"])
+@pytest.mark.parametrize("how", ["pooled", "recurrent", "explicit", "scaled, nested"])
 def test_the_marker_of_padding_means_nothing(how):
     """Means of an input that `Masking` reads had the markers in them, and so had all amounts."""
     rng = np.random.default_rng(0)

@@ -11,8 +11,6 @@ from keras import layers, ops
 
 import nnslicer_tf as nns
 
-pytestmark = pytest.mark.slow
-
 SERIES, IMAGE, ROW = (5, 3), (6, 6, 2), (5,)
 
 

@@ -243,6 +243,7 @@ ALWAYS = (
 # Others that run weekly only: they take long, and others check much of what they check.
 # Beginnings of names.
 SLOW = (
+    "slicing/test_equivalent_models.py",
     "slicing/test_ray.py::test_a_killed_driver_resumes_to_the_same_result[sums",
     # The tutorial of quantised models runs this command with each change.
     "cli/test_compressed.py::test_a_smaller_model_in_8_bits",
@@ -309,7 +310,6 @@ SLOW = (
     "pruning/test_nested.py::test_the_units_of_recurrent_layers_are_candidates[SimpleRNN]",
     "pruning/test_recurrent_units.py::test_masks_of_recurrent_kernels_stay_in_training[<lambda>-rnn/b",
     "pruning/test_recurrent_units.py::test_masks_of_recurrent_kernels_stay_in_training[<lambda>-rnn/k",
-    "pruning/test_shrinking.py::test_residual_networks_and_a_softmax_shrink[global]",
     "semantic/test_recurrent_units.py::test_only_chosen_units_are_trained[gru]",
     "semantic/test_recurrent_units.py::test_taylor_scores_are_slopes_by_factors_of_the_states[l",
     "semantic/test_recurrent_units.py::test_taylor_scores_are_slopes_by_factors_of_the_states[s",
