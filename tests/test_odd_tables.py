@@ -150,6 +150,9 @@ REFUSED = {
     "a label beyond uint64": (A + "1,36893488147419103232\n2,1\n", None),
     "a label of half": (A + "1,0.5\n", "row 1 of column 'label' has 0.5"),
     "a label below 0": (A + "1,-1\n", "row 1 of column 'label' has -1"),
+    "a name of 140,000 letters": ("a" * 140_000 + ",label\n1,0\n", "line 1: field larger than field limit"),
+    "a cell of 140,000 letters": (A + "a" * 140_000 + ",0\n", "line 2: field larger than field limit"),
+    "the same below": (A + "1,0\n" + "a" * 140_000 + ",0\n", "line 3: field larger than field limit"),
 }  # fmt: skip
 
 

@@ -247,6 +247,12 @@ def test_a_column_that_is_there_twice(named):
         named.slice_each(twice)
 
 
+@pytest.mark.parametrize("names", [[1, "1", "x"], ["0.5", 0.5, "x"], [True, "True", "x"]])
+def test_names_that_differ_in_type_alone(model, names):
+    with pytest.raises(nns.errors.InputShapeError, match="names that differ as text"):
+        nns.Profile.from_data(model, TABLE.iloc[:, :3].set_axis(names, axis=1), progress=False)
+
+
 def test_labels_that_are_missing(model):
     y = CLASSES.astype(float)
     y[3] = np.nan

@@ -8,6 +8,7 @@ import typer
 from typer import Argument, Option
 
 from nnslicer_tf._checks import check_name, names_in_order
+from nnslicer_tf._environment import import_keras_quietly
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -41,6 +42,7 @@ def diff(
     With --max-negative-flips, the upper bound (95 %) of the share of answers that became wrong (of
     maps and numbers: worse by more than --tolerance) decides: no small sample passes by luck.
     """
+    import_keras_quietly()
     from nnslicer_tf import versions
     from nnslicer_tf.versions.between import LEVELS
 
@@ -60,23 +62,23 @@ def diff(
     )
     print(result.summary())
     inputs.show(result.to_frame(), output)
+    worse = result.negative
     causes, names = None, inputs.names(classes, samples.class_names)
     models = [im.model for im in (before, after) if not isinstance(im, str)]
     shapes = [[v.shape for v in model.weights] for model in models]
-    if flips and len(result.negative) and shapes[0] != shapes[-1]:
+    if flips and len(worse) and shapes[0] != shapes[-1]:
         print("The versions have different architectures: no weights explain the flips.")
-    elif flips and len(result.negative) and labels is True:
-        chosen = samples.x[result.negative[:flips]]
-        causes = versions.explain_flips(
-            before, after, chosen, level=level, output=of_output, rng=seed
-        )
-        causes.samples = result.negative[:flips]
+    elif flips and len(worse) and labels is True:
+        x = samples.x[worse[:flips]]
+        causes = versions.explain_flips(before, after, x, level=level, output=of_output, rng=seed)
+        causes.samples = worse[:flips]
         print("\n\n".join(causes.summary(i, names) for i in range(len(causes))))
-    bound = result.upper_bound(len(result.negative))
+    bound = result.upper_bound(len(worse))
     passes = limit is None or bound <= limit
-    safe = ceil(bound * 1e4) / 1e4  # a bound is not rounded down
-    verdict = f"Negative flips: {len(result.negative)} of {len(samples.x)}, at most {safe:.2%}"
-    verdict += "" if limit is None else f"; the limit is {limit:.2%}"
+    digits = 2 if limit is None or abs(limit - round(limit, 4)) < 1e-12 else 10
+    safe = ceil(bound * 10 ** (digits + 2)) / 10 ** (digits + 2)  # a bound is not rounded down
+    verdict = f"Negative flips: {len(worse)} of {len(samples.x)}, at most {safe:.{digits}%}"
+    verdict += "" if limit is None else f"; the limit is {limit:.{digits}%}"
     if page is not None:
         _write_page(page, f"{old.name} → {new.name}", verdict, result, causes, samples.x, names)
     if junit is not None:  # one test case, as services for continuous integration read it

@@ -51,7 +51,7 @@ def read_table(path: Path) -> "pd.DataFrame":
     above = next((i for i, line in enumerate(lines) if line.strip() and line[0] != "#"), 0)
     header = lines[above] if lines else ""
     below = next((line for line in lines[above + 1 :] if line.strip()), "")
-    both = [[line] for line in (header, below)]
+    both = [[line[: csv.field_size_limit()]] for line in (header, below)]
     read = partial(csv.reader, skipinitialspace=True)
     counts = {s: [len(next(read(line, delimiter=s), [])) for line in both] for s in separators}
     splits = [s for s in separators if counts[s][0] > 1]

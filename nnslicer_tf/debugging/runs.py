@@ -105,7 +105,8 @@ class Runs:
             limit = check_number("tolerance", tolerance, "[0, inf)")
         wrong = distances > limit
         if wrong.all() or not wrong.any():
-            how = "wrongly" if wrong.all() else "correctly"
+            how = f"with errors up to {limit:g}" if limit else "correctly"
+            how = "wrongly" if wrong.all() else how
             raise InvalidArgumentError(
                 f"The model answers all {len(whole)} samples {how}: pass both failing and passing "
                 "ones, or another tolerance."

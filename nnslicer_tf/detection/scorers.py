@@ -47,9 +47,7 @@ class Scorer(ABC):
         found = {name: np.asarray(getattr(self, name, None)) for name in self.names}
         kinds = [array.dtype.kind in "biuf" for array in found.values()]
         if not all(kinds) or (type(self).fit is not Scorer.fit and not kinds):
-            raise InvalidArgumentError(
-                f"{type(self).__name__}.names must name the arrays of `fit`."
-            )
+            raise InvalidArgumentError(f"{type(self).__name__}.names must name `fit`'s arrays.")
         return found
 
     def restore(self, state: dict[str, np.ndarray]) -> Self:

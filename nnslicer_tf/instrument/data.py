@@ -394,8 +394,11 @@ def column_names(data: Any) -> tuple[str, ...]:
     names = getattr(data, "columns", data.index if hasattr(data, "iloc") else ())
     if np.ndim(names) != 1:
         return ()
+    texts = tuple(map(str, names))
+    if len(set(texts)) < len(set(names)):  # such as 1 and "1"
+        raise InputShapeError(f"Columns need names that differ as text: {', '.join(texts)[:200]}.")
     places = tuple(str(name) for name in names if not isinstance(name, str))  # "0.0" is a name
-    return () if places == numbers_of(names) else tuple(map(str, names))
+    return () if places == numbers_of(names) else texts
 
 
 def columns_of(columns: Sequence[str], name: str) -> tuple[str, ...]:

@@ -237,9 +237,7 @@ class _Visitor:
             if layer not in functional.layers:  # else it is expanded, as a layer
                 found = self.run(functional, in_order(functional, args[0]), f"{path}/")
                 return keras.tree.pack_sequence_as(specs, found)
-        outputs = keras.tree.map_structure(
-            lambda x: keras.KerasTensor(x.shape, dtype=x.dtype), specs
-        )
+        outputs = keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, x.dtype), specs)
         flat = keras.tree.flatten(outputs)
         self._alive.append(outputs)
         # A shared layer keeps the path of its first call.

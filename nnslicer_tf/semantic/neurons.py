@@ -93,10 +93,10 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         self._masks = {}
         for layer, mask in masks.items():
             array = np.array(mask)
-            if array.ndim != 1 or array.dtype != bool:
+            if array.ndim != 1 or array.dtype != bool or not isinstance(layer, str):
                 raise InvalidArgumentError(
-                    f"The mask of layer '{layer}' must be a vector of bools. "
-                    f"Received: {array.dtype} of shape {array.shape}"
+                    "Each mask must be a vector of bools, and its key a layer's name. Received: "
+                    f"{array.dtype} of shape {array.shape} for {layer!r}"
                 )
             array.flags.writeable = False
             self._masks[layer] = array

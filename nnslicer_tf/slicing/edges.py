@@ -29,9 +29,7 @@ def edges(one: "Slice", model: ModelLike) -> "pd.DataFrame":
 
     im = instrumented(model)
     if one.info.get("fingerprint", im.fingerprint) != im.fingerprint:
-        raise ProfileMismatchError(
-            f"The slice is of other weights than those of '{im.model.name}'."
-        )
+        raise ProfileMismatchError(f"The slice is of other weights than '{im.model.name}' has.")
     for name, values in one.synapses.items():
         check_name("kernel", name, im.kernels)
         if values.shape != im.kernels[name].shape:

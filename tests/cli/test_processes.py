@@ -37,6 +37,12 @@ def test_a_failing_process_says_one_line_and_no_more(files, tmp_path):
     assert done.stderr.startswith("nnslicer: There is no file")
 
 
+def test_two_versions_that_are_missing_are_one_line(files, tmp_path):
+    done = process("diff", tmp_path / "a.keras", tmp_path / "b.keras", "--data", files / "data.npz")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
 @pytest.mark.parametrize("command", [pytest.param("explain", marks=pytest.mark.slow), "slice"])
 def test_a_process_hides_what_tensorflow_says(files, tmp_path, command):
     options = ("--model", files / "model.keras", "--profile", files / "profile.npz")

@@ -40,10 +40,15 @@ def test_the_upper_bound_decides(nnslicer, pair, tmp_path):
     page, junit = tmp_path / "page.html", tmp_path / "report.xml"
     files = ("--page", page, "--junit", junit)
     options = ("--data", DATA, "--flips", 1, "--level", "layer", *files)
-    code, out, _ = nnslicer("diff", old, new, *options, "--max-negative-flips", f"{bound + 1e-4}")
     safe = np.ceil(1e4 * bound) / 1e4  # a bound is not rounded down
+    code, out, _ = nnslicer("diff", old, new, *options, "--max-negative-flips", f"{safe:.2%}")
     assert code == 0 and f"Negative flips: {worse} of {len(test.x)}, at most {safe:.2%}" in out
     assert ElementTree.parse(junit).getroot().get("failures") == "0"
+    close = "--max-negative-flips", f"{100 * bound + 1e-6}%"
+    code, out, _ = nnslicer("diff", old, new, "--data", DATA, "--flips", 0, *close)
+    assert code == 0
+    shown, limit = map(float, re.search("at most (.*)%; the limit is (.*)%: passed", out).groups())
+    assert 100 * bound <= shown <= limit == pytest.approx(100 * bound + 1e-6, abs=1e-9)
     code, out, _ = nnslicer("diff", old, new, *options, "--max-negative-flips", f"{bound - 1e-4}")
     assert code == 1 and out.strip().endswith("failed.")
     (failure,) = ElementTree.parse(junit).getroot().iter("failure")

@@ -70,8 +70,11 @@ def test_numbers_fail_by_their_distance(values):
     kernel = np.asarray(model.get_layer("value").kernel)
     expected = np.abs((slopes @ kernel.T * hidden).mean(axis=0))
     np.testing.assert_allclose(found.neurons["thin"], expected, rtol=1e-3, atol=1e-5)
-    with pytest.raises(InvalidArgumentError, match="answers all 120 samples correctly"):
+    with pytest.raises(InvalidArgumentError, match="120 samples with errors up to 9: pass"):
         Runs.split(im, ROWS, truth, tolerance=9)
+    far = own + np.repeat([0.0, 5.0], [40, 80])[:, None]  # the median is the largest distance
+    with pytest.raises(InvalidArgumentError, match="120 samples with errors up to 5: pass"):
+        Runs.split(im, ROWS, far)
 
 
 def test_adjustments_of_a_map_of_sigmoids_by_hand():

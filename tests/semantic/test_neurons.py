@@ -153,6 +153,7 @@ def test_a_set_is_saved_and_loaded(tmp_path):
         ({}, "at least one layer"),
         ({"a": np.ones(3)}, "vector of bools"),
         ({"a": np.ones((2, 2), bool)}, "vector of bools"),
+        ({1: np.ones(2, bool)}, "its key a layer's name. Received: bool of shape .* for 1"),
     ],
 )
 def test_bad_masks_are_refused(masks, message):
