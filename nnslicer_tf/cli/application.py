@@ -91,9 +91,7 @@ def _nnslicer(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Show the version and exit.", callback=_version, is_eager=True
-        ),
+        typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
     ] = False,
     task: Annotated[
         str | None,

@@ -7,7 +7,9 @@ that begin with `#` are comments above the names, and below if they do not have 
 import csv
 import io
 import warnings
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,25 +44,23 @@ def read_table(path: Path) -> "pd.DataFrame":
         raise CorruptFileError(f"{what} is not a readable .csv file: {error}") from error
 
     # The separator is that of Excel's first line, or the first one that the names have.
-    text = text.lstrip("\n\r")
-    first, _, rest = text.partition("\n")
-    separators = _SEPARATORS
-    if first.lower().startswith("sep=") and len(first.strip()) == 5:
-        text, separators = rest, first[4]
-    lines = io.StringIO(text, newline="").readlines()
-    above = next((i for i, line in enumerate(lines) if line.strip() and line[0] != "#"), 0)
-    header = lines[above] if lines else ""
-    below = next((line for line in lines[above + 1 :] if line.strip()), "")
-    both = [[line[: csv.field_size_limit()]] for line in (header, below)]
-    read = partial(csv.reader, skipinitialspace=True)
-    counts = {s: [len(next(read(line, delimiter=s), [])) for line in both] for s in separators}
+    lines = io.StringIO(text, newline="").readlines() or [""]
+    filled = [i for i, line in enumerate(lines) if line.strip() and line[0] != "#"] or [0]
+    separators, above = _SEPARATORS, filled[0]
+    if len(filled) > 1 and lines[above].rstrip(" \r\n")[:-1].lower() == "sep=":
+        separators, above = lines[above][4], filled[1]
+    read = partial(csv.reader, lines[above:], skipinitialspace=True)
+    counts = {s: [0] for s in separators}
+    for s in separators:
+        with suppress(csv.Error):  # of a wrong one, which makes cells too long
+            counts[s] = [len(row) for row in islice(filter(any, read(delimiter=s)), 2)] or [0]
     splits = [s for s in separators if counts[s][0] > 1]
-    even = (s for s in splits if counts[s][0] == counts[s][1])  # a name may have a comma inside
+    even = (s for s in splits if counts[s][0] == counts[s][-1])  # a name may have a comma inside
     separator = next(even, (splits or separators)[0])
 
     # All rows have as many values as there are names, but for empty ones at the end.
     rows, numbers = list[list[str]](), list[int]()
-    reader = read(lines[above:], delimiter=separator, strict=True)
+    reader = read(delimiter=separator, strict=True)
     names: list[str] = []
     try:
         for cells in reader:
@@ -76,10 +76,8 @@ def read_table(path: Path) -> "pd.DataFrame":
             rows.append(cells)
             numbers.append(number)
     except csv.Error as error:
-        where = above + reader.line_num
-        raise CorruptFileError(
-            f"{what} is not a readable .csv file: line {where}: {error}."
-        ) from error
+        line = f"line {above + reader.line_num}"
+        raise CorruptFileError(f"{what} is not a readable .csv file: {line}: {error}.") from error
     while names and not names[-1] and all(not any(row[len(names) - 1 :]) for row in rows):
         names.pop()
     for number, row in zip(numbers, rows, strict=True):

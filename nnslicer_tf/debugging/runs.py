@@ -106,10 +106,9 @@ class Runs:
         wrong = distances > limit
         if wrong.all() or not wrong.any():
             how = f"with errors up to {limit:g}" if limit else "correctly"
-            how = "wrongly" if wrong.all() else how
             raise InvalidArgumentError(
-                f"The model answers all {len(whole)} samples {how}: pass both failing and passing "
-                "ones, or another tolerance."
+                f"The model answers all {len(whole)} samples {'wrongly' if wrong.all() else how}: "
+                "pass both failing and passing ones, or another tolerance."
             )
         return cls(whole.part(wrong), whole.part(~wrong))
 

@@ -4,7 +4,7 @@ Slice vectors take one float32 per sampled synapse and input; they are not kept.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -184,6 +184,11 @@ def convolutions(im: InstrumentedModel) -> list[str]:
     return names
 
 
+def with_local_slices(im: InstrumentedModel, kernels: Iterable[str]) -> list[str]:
+    """Return those of the kernels that have local slices: not the kernels of recurrent layers."""
+    return [kernel for kernel in kernels if operation_of(im, kernel)]
+
+
 def operation_of(im: InstrumentedModel, kernel: str) -> str:
-    """Return the first operation that uses a kernel."""
-    return next(o.name for o in im.operations if getattr(o.params, "name", None) == kernel)
+    """Return the first operation that computes a sum with a kernel; "" for a recurrent layer's."""
+    return next((o.name for o in im.operations if getattr(o.params, "name", None) == kernel), "")

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from nnslicer_tf._checks import check_count, check_name, names_of
-from nnslicer_tf.detection.evidence import Evidence, convolutions
+from nnslicer_tf.detection.evidence import Evidence, convolutions, with_local_slices
 from nnslicer_tf.detection.images import SPECTRA, VIEWS
 from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, Scorer, TreeDisagreement
 from nnslicer_tf.detection.votes import Vote, VotingDetector
@@ -136,8 +136,9 @@ class SliceDetector(VotingDetector):
 
     def depths(self) -> list[str]:
         """Return kernels at several depths, those of windowed convolutions if there are any."""
-        wide = [n for n in self.convolutions if np.prod(self.im.kernels[n].shape[:-2]) > 1]
-        return spread(wide or self.convolutions)
+        local = with_local_slices(self.im, self.convolutions)
+        wide = [n for n in local if np.prod(self.im.kernels[n].shape[:-2]) > 1]
+        return spread(wide or local)
 
     def slice_vote(
         self,
@@ -248,11 +249,11 @@ EVIDENCE: dict[str, Callable[[SliceDetector], list[Vote]]] = {
     ],
     "local slices": lambda d: [
         d.slice_vote(f"local {n}", [n], RidgeMargin(d.alpha), group="local", local=True)
-        for n in spread(d.convolutions)
+        for n in spread(with_local_slices(d.im, d.convolutions))
     ],
     "local slices, early": lambda d: [
         d.slice_vote(f"early {n}", [n], ClassDistance(), MAX_DISTANCE_SYNAPSES, local=True)
-        for n in d.convolutions[_EARLY_LAYERS]
+        for n in with_local_slices(d.im, d.convolutions)[_EARLY_LAYERS]
     ],
     "joint slices of views": _joint,
     "logit margin": lambda _: [Vote("logits", attrgetter("margins"), two_sided=True)],
@@ -266,7 +267,7 @@ EVIDENCE: dict[str, Callable[[SliceDetector], list[Vote]]] = {
     ],
     "texture": lambda d: [
         Vote(f"texture {n}", methodcaller("channel_statistics", n), ClassDistance())
-        for n in convolutions(d.im)[_TEXTURE_LAYERS]
+        for n in with_local_slices(d.im, convolutions(d.im))[_TEXTURE_LAYERS]
     ],
     "spectrum": lambda _: [
         Vote(f"spectrum {g}", methodcaller("spectrum", g), ClassDistance()) for g in SPECTRA

@@ -226,8 +226,9 @@ def kind_of(
 
 def _are_shares(outputs: np.ndarray, resolution: float) -> bool:
     """Whether the values at the end are several probabilities that add up to 1."""
+    step = max(resolution, (256 * outputs % 1 == 0).all() / 256)  # a function may run 8 bits
     # Each value is rounded by half a step, and LiteRT's integer softmax errs by some more.
-    tolerance = 1e-3 + resolution * (outputs.shape[-1] / 2 + 2)
+    tolerance = 1e-3 + step * (outputs.shape[-1] / 2 + 2)
     sums = outputs.sum(axis=-1, dtype=np.float64)
     within = outputs.min() >= -1e-6 and outputs.max() <= 1 + tolerance
     return bool(outputs.shape[-1] > 1 and within and np.abs(sums - 1).max() <= tolerance)

@@ -100,9 +100,7 @@ class Store:
         if the key is no file's name, or if the header has "format" or "work", which are its own.
         """
         if taken := {"format", "work"}.intersection(header):
-            raise InvalidArgumentError(
-                f"A part's header has its own {taken.pop()!r}: rename yours."
-            )
+            raise InvalidArgumentError(f"A header has its own {taken.pop()!r}: rename yours.")
         options = {"compress": self._compress, "replace": replace}
         with suppress(FileExistsError):
             header = {**header, "work": self._work}

@@ -120,15 +120,13 @@ class Search(NamedTuple):
         values = window.by_position.reshape(window.positions, window.number, taps, -1)
         if taps == 1:
             least, most = values.min(axis=(1, 2)), values.max(axis=(1, 2))
-            active = (least[..., None] < floors - tolerance) & (
-                most[..., None] > floors + tolerance
-            )
+            bent = (least[..., None] < floors - tolerance) & (most[..., None] > floors + tolerance)
         else:
             largest = largest_tap(window.values, taps).reshape(*values.shape[:2], -1)
             bound = np.maximum(largest, floors[0]) - tolerance
-            active = ~(values >= bound[:, :, None]).all(axis=1).any(axis=1)
-            active &= ~(floors[0] >= bound).all(axis=1)
-        groups = np.flatnonzero(active)
+            bent = ~(values >= bound[:, :, None]).all(axis=1).any(axis=1)
+            bent &= ~(floors[0] >= bound).all(axis=1)
+        groups = np.flatnonzero(bent)
         position, channel = np.divmod(groups // len(floors), values.shape[-1])
         by_tap = values[position, :, :, channel].transpose(1, 2, 0)  # (vertices, taps, groups)
         points = Points(window.number, np.ascontiguousarray(by_tap).reshape(window.number, -1))

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -511,11 +512,11 @@ def dense(x: Any) -> np.ndarray:
         return array
     # Python's numbers are read, as from a data frame whose columns have several dtypes.
     for index, value in np.ndenumerate(array):
-        if not isinstance(value, (Real, np.bool_)):
+        if not isinstance(value, (Real, np.bool_, Decimal)):
             columns = column_names(x)
             place = f"Column {columns[index[-1]]!r}" if columns else f"Place {list(index)}"
             raise InputShapeError(
-                f"Data must be real numbers. {place} has {str(value)!r}. Turn text into numbers "
+                f"Data must be real numbers. {place} has {value!r:.60}. Turn text into numbers "
                 "first, as for training (pandas.get_dummies, keras.layers.StringLookup)."
             )
     return array.astype(np.float64)

@@ -15,15 +15,19 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.comparison import random_input
 from nnslicer_tf.instrument.recurrence import Member
-from nnslicer_tf.kinds.kind import kind_of
+from nnslicer_tf.kinds.kind import EXCLUSION, MULTIPLIERS, kind_of
 from nnslicer_tf.kinds.rescale import multipliers_of
 
 TOLERANCE = 1e-2  # of the sum of the contributions' magnitudes
 SIZE = 1 << 20  # values of the operations that are checked at most
 
 
-def check_amounts(im: InstrumentedModel) -> None:
-    """Raise UnsupportedLayerError for an operation whose contributions do not add up."""
+def check_amounts(im: InstrumentedModel, contribution: str) -> None:
+    """Raise UnsupportedLayerError for an operation whose contributions do not add up.
+
+    Counts need no multipliers of a kind whose rule is the user's own.
+    """
+    own = [k for k, rule in EXCLUSION.items() if rule.activation.__module__[:12] != "nnslicer_tf."]
 
     def is_known(layer: Any) -> bool:
         of_keras = type(layer).__module__.startswith("keras.")
@@ -34,6 +38,7 @@ def check_amounts(im: InstrumentedModel) -> None:
         o
         for o in im.operations
         if o.inputs and o.kind not in ("mask", "lookup") and not isinstance(o.params, Member)
+        if contribution == "amount" or o.kind in MULTIPLIERS or o.kind not in own
         if not is_known(o.keras_layer) and sum(map(math.prod, o.input_shapes)) <= SIZE
     ]
     if not checked:
@@ -67,5 +72,6 @@ def check_amounts(im: InstrumentedModel) -> None:
                 f"The contributions of operation '{operation.name}' "
                 f"({type(operation.keras_layer).__name__}, of kind '{operation.kind}') add up to "
                 f"{total:.4g}, but its value changes by {expected:.4g}. Its kind does not "
-                "describe what it computes: register it as another kind, or use Keras's layers."
+                "describe what it computes: register it as another kind, or with multipliers that "
+                "add up (kinds.register_kind), or use Keras's layers."
             )

@@ -229,14 +229,12 @@ def shrink(
             of_target = (part == target).reshape(len(x), -1).any(axis=1) | is_number
             rows.append(np.flatnonzero(of_target)[:MAX_SCORED])
     scored = np.array(list(dict.fromkeys(np.concatenate(rows).tolist())))
-    method: str | Ranker = by
+    how: str | Ranker = by
     if by == CONTRIBUTIONS:  # at θ = 0, all samples are walked at once on the backend
-        method = NNSlicerRanker(
-            theta=0.0, collect="magnitudes", progress=progress, correct_only=False
-        )
+        how = NNSlicerRanker(theta=0.0, collect="magnitudes", progress=progress, correct_only=False)
     labels = {name: part[scored] for name, part in truth.items()}
     of_one = labels if len(im.output_names) > 1 else labels[im.output_names[0]]
-    synapses = scores(im, method, x[scored], of_one, targets or None)
+    synapses = scores(im, how, x[scored], of_one, targets or None)
     if by == CONTRIBUTIONS:
         synapses = times_weight(im, synapses)
     stays = remaining_groups(im, groups, first, families, unit_scores(im, groups, synapses), ratio)

@@ -189,10 +189,8 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
     im = instrumented(im)
     last = im.graph.ends(im.logit_operation, ["routing"])
     logits, output = im[last[0]], im[last[-1]]
-    one_unit_a_class = output.shape[-1] == math.prod(output.shape) == logits.shape[-1]
-    if classes and not (
-        output.kind == "weighted_sum" and len(logits.shape) == 1 and one_unit_a_class
-    ):
+    one_each = output.shape[-1] == math.prod(output.shape) == logits.shape[-1]
+    if classes and not (output.kind == "weighted_sum" and len(logits.shape) == 1 and one_each):
         raise UnsupportedLayerError(
             f"The logits '{logits.name}' of model '{im.model.name}' are {output.kind} of shape "
             f"{output.shape}, not the outputs of a layer with a unit for each class."

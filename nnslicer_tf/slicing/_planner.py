@@ -44,7 +44,7 @@ def plan_walk(
     )
 
 
-def check_rules(im: InstrumentedModel, granularity: str) -> None:
+def check_rules(im: InstrumentedModel, granularity: str, contribution: str) -> None:
     """Raise UnsupportedLayerError if an operation has no rule, or one that does not add up."""
     for operation in im.operations:
         if granularity == "channel" and operation.kind == RECURRENCE:
@@ -60,7 +60,7 @@ def check_rules(im: InstrumentedModel, granularity: str) -> None:
                 "no rule. Register one with "
                 f"nnslicer_tf.kinds.register_rule('{operation.kind}', rule)."
             )
-    im.prepared("contributions add up", lambda: check_amounts(im))
+    im.prepared(f"{contribution}s add up", lambda: check_amounts(im, contribution))
 
 
 def _nodes(im: InstrumentedModel, layout: Layout) -> dict[str, Node]:

@@ -104,16 +104,17 @@ class Criterion:
             neurons = _indices(operation, indices, shapes[operation], of_sigmoid)
             starts[operation] = np.union1d(starts.get(operation, neurons), neurons)
 
-        last = None  # the first operation, in topological order, of the layer `until`
+        before = {operation.name for operation in im.graph.ancestors({predicted, *starts})}
+        last = None  # of the layer `until`, the first operation, in topological order, on the way
         if self.until is not None:
             if not isinstance(self.until, str):
                 raise CriterionError(f"until must be one name. Received: {self.until!r}")
             of_layer = [o.name for o in im.operations if self.until in (o.layer, o.name)]
-            last = of_layer[0] if of_layer else operation_of(self.until)
+            reached = [name for name in of_layer if name in before] or of_layer
+            last = reached[0] if reached else operation_of(self.until)
             if self.until in of_layer and im[self.until].layer != self.until:
                 last = self.until
         own = predicted or next(iter(starts))
-        before = {operation.name for operation in im.graph.ancestors({predicted, *starts})}
         if last is not None and last not in before:
             raise CriterionError(
                 f"The walk back from {', '.join(chosen)} does not reach until={self.until!r}."

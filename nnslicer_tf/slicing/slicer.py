@@ -123,7 +123,7 @@ class Slicer(DecisiveSearch, Explainer):
             im = im.with_columns(profile.columns)  # other slicers keep those of their profiles
         im.columns = profile.columns or im.columns
         self.im = im
-        check_rules(im, granularity)
+        check_rules(im, granularity, contribution)
         self._weights = weights_checksum(im.model)
         # Kept, because planning and compiling a walk takes longer than slicing a few samples.
         self._plans: dict[tuple, Plan] = {}

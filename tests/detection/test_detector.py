@@ -270,6 +270,22 @@ def test_the_threshold_holds_back_what_was_asked(fitted):
         assert 0.03 < above <= 0.05
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_recurrent_layers_have_no_local_slices(masked):
+    """The other votes remain: the slice of the prediction and the logit margin."""
+    keras.utils.set_random_seed(0)
+    words = keras.Input((8,), dtype="int32")
+    h = keras.layers.Embedding(9, 3, mask_zero=masked, name="words")(words)
+    model = keras.Model(words, keras.layers.Dense(2)(keras.layers.LSTM(4)(h)))
+    x = np.random.default_rng(0).integers(1, 9, (120, 8))
+    im = nns.InstrumentedModel(model)
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, x, progress=False), 0.0, progress=False)
+    detector = SliceDetector(slicer, "fused").fit(x)
+    names = [vote.name for vote in detector.votes()]
+    assert names == ["distance", "local words", "logits"]
+    assert detector.predict(x[:30]).mean() < 0.3
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_saved_detector_decides_alike(fitted, slicer, fgsm, tmp_path, preset):
     fitted(preset).save(tmp_path / "detector.npz")

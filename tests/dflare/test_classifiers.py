@@ -180,6 +180,8 @@ def test_integers_between_floats_are_probabilities(classes):
     np.testing.assert_allclose(outputs * 256, np.rint(outputs * 256), atol=1e-3)
     answers = ModelPair(model, content).ask(x)
     assert answers.compressed.shape == (300, max(2, classes))
+    own = ModelPair(model, lambda x: classifier.probabilities(x)).ask(x)  # with a runner of ours
+    np.testing.assert_array_equal(own.labels, answers.labels)
     labels = outputs[:, 0] > 0.5 if classes == 1 else outputs.argmax(axis=1)
     np.testing.assert_array_equal(answers.labels[:, 1], labels)
 

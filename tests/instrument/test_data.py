@@ -2,6 +2,8 @@
 
 import warnings
 from contextlib import nullcontext
+from decimal import Decimal
+from fractions import Fraction
 
 import keras
 import numpy as np
@@ -51,8 +53,14 @@ def test_columns_of_several_dtypes_are_numbers():
     assert Samples(frame, (3,)).array().tolist() == expected
     assert Samples(frame.astype(object), (3,)).array().tolist() == expected
     for column in (["x", "y"], [1, pd.NA], pd.Categorical(["x", "y"]), ["1", "2"]):
-        with pytest.raises(InputShapeError, match=r"Column 'b' has '(x|1|<NA>)'"):
+        with pytest.raises(InputShapeError, match=r"Column 'b' has ('x'|'1'|<NA>)\."):
             Samples(frame.assign(b=column), (3,)).array()
+
+
+def test_decimals_and_fractions_are_numbers():
+    """As drivers of data bases return them."""
+    frame = pd.DataFrame({"a": [Decimal("0.5"), Decimal(2)], "b": [Fraction(1, 4), Fraction(3)]})
+    assert Samples(frame, (2,)).array().tolist() == [[0.5, 0.25], [2, 3]]
 
 
 def test_lists_of_rows_are_samples_not_pairs():

@@ -127,6 +127,39 @@ def test_a_kind_that_does_not_describe_the_function_is_refused():
         nns.Slicer(model, profile, 0.0, contribution="amount", workers=0)
 
 
+class Magnitudes(layers.Layer):
+    def call(self, x):
+        return ops.sum(ops.abs(x), axis=-1, keepdims=True)
+
+
+def by_change(node, theta, signs, output, inputs):
+    change = np.abs(inputs[0].value) - np.abs(inputs[0].value - inputs[0].delta)
+    return [signs * np.sign(change).astype(np.int8)]
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.3])
+def test_counts_need_no_multipliers_of_ones_own_kind(theta):
+    """The gradient halfway, which stands for missing ones, is no difference of magnitudes."""
+    nns.register_layer(Magnitudes, lambda layer, call: [nns.Step("magnitudes", layer.call)])
+    nns.kinds.register_rule("magnitudes", by_change)
+    keras.utils.set_random_seed(0)
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, layers.Dense(2, use_bias=False)(Magnitudes()(x)))
+    model.layers[-1].set_weights([np.ones((1, 2))])
+    data = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    profile = nns.Profile.from_data(model, data, progress=False)
+    slicer = nns.Slicer(model, profile, theta, workers=0, progress=False)
+    found = slicer.slice(data[:1], outputs=[0]).neurons["x"]
+    change = np.abs(data[0]) - np.abs(data.mean(axis=0))
+    sums = np.abs(data).sum(axis=1)
+    np.testing.assert_array_equal(found, np.sign(change) * np.sign(sums[0] - sums.mean()))
+    deep = keras.Model(x, layers.Dense(2)(Magnitudes()(layers.Dense(5)(x))))
+    profile = nns.Profile.from_data(deep, data, progress=False)
+    nns.Slicer(deep, profile, theta, workers=0)
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"register_kind\)"):
+        nns.Slicer(deep, profile, 0.0, contribution="amount", workers=0)
+
+
 class Wrong(layers.Layer):
     def call(self, x):
         return reversed_gradient(tf.reduce_max(x, axis=1))

@@ -108,11 +108,9 @@ class _Cell:
     ) -> Iterator[str]:
         """Add the first gates of a cell, one for each letter; "g" has the cell's activation."""
         for k, name in enumerate(names):
-            columns = (k * shape[-1], (k + 1) * shape[-1])
+            span = (k * shape[-1], (k + 1) * shape[-1])
             function = cell.activation if name == "g" else cell.recurrent_activation
-            yield self.gate(
-                f"{prefix}:{name}", shape, columns, sources, lambda: cell.bias, function
-            )
+            yield self.gate(f"{prefix}:{name}", shape, span, sources, lambda: cell.bias, function)
 
     def activation(self, name: str, source: str, function: Callable | None) -> str:
         """Add an activation; return the source if the function is linear."""
