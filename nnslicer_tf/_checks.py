@@ -168,10 +168,10 @@ def check_number(name: str, value: Any, interval: str) -> float:
     is_end = is_number and value in (low, high) and interval[0 if value == low else -1] in "[]"
     if not is_number or not (is_end or low < value < high):
         above = "at least" if interval[0] == "[" else "above"
-        is_within = not is_number or np.isfinite(high) or value == high
-        expected = f"in {interval}" if is_within else f"{above} {low:g}"
-        what = expected if is_number else f"a number {expected}"
-        raise InvalidArgumentError(f"{name} must be {what}. Received: {value!r}")
+        what = "" if is_number else "a number "
+        has_end = what or np.isfinite(high) or value == high
+        expected = f"in {interval}" if has_end else f"{above} {low:g}"
+        raise InvalidArgumentError(f"{name} must be {what}{expected}. Received: {value!r}")
     return float(value)
 
 

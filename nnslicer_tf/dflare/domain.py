@@ -201,10 +201,9 @@ def kind_of(
 ) -> OutputClasses:
     """Return the kind of a model's outputs `(batch, …)`, by their task or else their values.
 
-    Several values that add up to 1 are probabilities of classes. Others are numbers if there is a
-    tolerance, unless the loss is for classes (`of_loss` is its task), or if it is for numbers and
-    they are maps; else they ought to be probabilities. Independent labels become a map with two
-    classes for each label. Other arguments are those of `ModelPair` and `check_outputs`.
+    Several values that add up to 1 are probabilities of classes. Others are independent labels if
+    `of_loss` is their task; numbers with a tolerance, or as maps of a loss for numbers; else they
+    ought to be probabilities. Labels become a map with two classes for each. Others: `ModelPair`.
 
     Raises InvalidArgumentError if the outputs have no axis of values, or another than the task's.
     """
@@ -218,7 +217,9 @@ def kind_of(
         by_loss = of_loss == "regression" and len(shape) > 1
         numbers = by_loss or (tolerance is not None and of_loss in ("", "regression"))
         task = "binary" if shape[-1] == 1 else "multiclass"
-        task = "regression" if numbers and not _are_shares(outputs, resolution) else task
+        if not _are_shares(outputs, resolution):
+            labels = of_loss == "multilabel" and len(shape) == 1 < shape[-1]
+            task = "regression" if numbers else of_loss if labels else task
     if task == "multilabel":
         return OutputClasses("distribution", (*shape, 1), task="binary")
     return OutputClasses("distribution", shape, task=task)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import keras
 import numpy as np
@@ -21,7 +22,7 @@ from nnslicer_tf.dflare.domain import (
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.tables import SignalDomain, TableDomain
 from nnslicer_tf.dflare.text import TextDomain
-from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NNSlicerError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import one_order
 from nnslicer_tf.instrument.outputs import tasks_of_losses
@@ -67,14 +68,12 @@ class ModelPair:
         tolerance: float | None = None,
         output: str | None = None,
     ) -> None:
-        known = (getattr(one, "columns", ()) for one in (original, compressed, domain))
-        self.columns = one_order(*known)
+        models = original, compressed
+        self.columns = one_order(*(getattr(one, "columns", ()) for one in (*models, domain)))
         if output is not None:
+            of_keras = keras.Model, InstrumentedModel
             original, compressed = (
-                instrumented(model).of_output(output)
-                if isinstance(model, (keras.Model, InstrumentedModel))
-                else model
-                for model in (original, compressed)
+                instrumented(m).of_output(output) if isinstance(m, of_keras) else m for m in models
             )
         if task is not None:
             check_name("task", task, TASKS)
@@ -86,6 +85,12 @@ class ModelPair:
         self.original = classifiers.as_classifier(original, batch_size)
         self.compressed = classifiers.as_classifier(compressed, batch_size)
         self.preprocess, self._domain = preprocess, domain
+        # The task of the loss with which a Keras original was compiled, or ""
+        model = getattr(self.original, "model", None)
+        self._of_loss, _ = tasks_of_losses(model, {"": ""})[""]
+        with suppress(NNSlicerError):  # its last function tells independent labels from numbers
+            if model is not None and tolerance is not None and not self._of_loss:
+                self._of_loss = "multilabel" * (instrumented(model).classes.task == "multilabel")
 
     @property
     def domain(self) -> Domain:
@@ -171,13 +176,11 @@ class ModelPair:
         if not len(batch):
             raise InputShapeError("There are no samples: pass at least one.")
         parts = []
-        # The task of the loss with which a Keras original was compiled, or ""
-        of_loss, _ = tasks_of_losses(getattr(self.original, "model", None), {"": ""})[""]
         for inputs in self._chunks(batch):
             with of_user("original"):
                 original = self.original.probabilities(inputs)
             step, limit = self.original.resolution, self.tolerance
-            kind = kind_of(original, step, self.task, limit, of_loss)
+            kind = kind_of(original, step, self.task, limit, self._of_loss)
             check_outputs(original, kind, step, "original", limit)
             with of_user("compressed"):
                 compressed = self.compressed.probabilities(inputs)
@@ -196,8 +199,7 @@ class ModelPair:
             classifier.content() or digest(map(classifier.probabilities, self._chunks(seeds)))
             for classifier in (self.original, self.compressed)
         ]
-        loss = tasks_of_losses(getattr(self.original, "model", None), {"": ""})[""][0]
-        judged = f"{self.task or loss}, tolerance {self.tolerance}"
+        judged = f"{self.task or self._of_loss}, tolerance {self.tolerance}"
         return {"inputs": digest(self._chunks(seeds)), "models": " ".join(models), "task": judged}
 
     def warn_of_scale(

@@ -69,10 +69,9 @@ class RayEngine:
     """Runs jobs on Ray actors; with an address, `workers=None` means one per core of the cluster.
 
     Where Ray is initialized, it is used as it is. Else `address` is that of a running cluster
-    ("auto" for this machine's); None starts one, which engines of threads share. If it does not
-    start, or has no free core, a warning says so, and the work runs on threads. Raises
-    MissingPackageError if Ray is not installed, InvalidArgumentError if no cluster answers at the
-    address.
+    ("auto" for this machine's); None starts one, which engines of threads share and the last one
+    stops. If it does not start, or has no free core, a warning says so, and threads do the work.
+    Raises MissingPackageError without Ray, InvalidArgumentError if no cluster is at the address.
     """
 
     _turn: ClassVar = RLock()  # held by the thread that starts or stops Ray

@@ -23,10 +23,8 @@ SIZE = 1 << 20  # values of the operations that are checked at most
 
 
 def check_amounts(im: InstrumentedModel, contribution: str) -> None:
-    """Raise UnsupportedLayerError for an operation whose contributions do not add up.
-
-    Counts need no multipliers of a kind whose rule is the user's own.
-    """
+    """Raise UnsupportedLayerError for an operation whose contributions do not add up."""
+    # Counts need no multipliers of kinds whose rule is the user's own.
     own = [k for k, rule in EXCLUSION.items() if rule.activation.__module__[:12] != "nnslicer_tf."]
 
     def is_known(layer: Any) -> bool:

@@ -110,8 +110,8 @@ class Criterion:
             if not isinstance(self.until, str):
                 raise CriterionError(f"until must be one name. Received: {self.until!r}")
             of_layer = [o.name for o in im.operations if self.until in (o.layer, o.name)]
-            reached = [name for name in of_layer if name in before] or of_layer
-            last = reached[0] if reached else operation_of(self.until)
+            reached = [name for name in of_layer if name in before]
+            last = (reached or of_layer or [operation_of(self.until)])[0]
             if self.until in of_layer and im[self.until].layer != self.until:
                 last = self.until
         own = predicted or next(iter(starts))

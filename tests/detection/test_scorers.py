@@ -156,5 +156,5 @@ def test_every_fit_is_called_and_what_cannot_be_saved_is_said(scorer):
     if scorer is Named:
         np.testing.assert_array_equal(vote.state()["centre"], learnt.centre)
         return
-    with pytest.raises(InvalidArgumentError, match=f"{scorer.__name__}.names must name the arrays"):
+    with pytest.raises(InvalidArgumentError, match=f"{scorer.__name__}.names must name `fit`"):
         vote.state()

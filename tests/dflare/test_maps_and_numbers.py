@@ -141,3 +141,23 @@ def test_one_of_several_outputs_by_name():
     np.testing.assert_array_equal(dflare.agreement(pair, x).differs, moved > 0.1)
     with pytest.raises(InvalidArgumentError, match="output='name'"):
         dflare.ModelPair(original, copy)
+
+
+@pytest.mark.parametrize("loss", [None, "binary_crossentropy"])
+def test_a_plain_models_labels_are_labels_with_a_tolerance(loss):
+    """Its last function or its loss tells: the share of labels that differ, not numbers."""
+    models = []
+    for seed in (0, 1):
+        keras.utils.set_random_seed(seed)
+        inputs = keras.Input((6,))
+        models.append(keras.Model(inputs, keras.layers.Dense(5, activation="sigmoid")(inputs)))
+    if loss:
+        models[0].compile(loss=loss)
+    x = np.random.default_rng(0).normal(size=(90, 6)).astype(np.float32)
+    old, new = (model.predict(x, verbose=0) for model in models)
+    agrees = ((old > 0.5) != (new > 0.5)).mean(axis=1) <= 0.4
+    near = np.sqrt(np.square(old - new).mean(axis=1)) <= 0.4
+    assert (agrees != near).any()
+    for original in (models[0], nns.InstrumentedModel(models[0])):
+        found = dflare.agreement(dflare.ModelPair(original, models[1], tolerance=0.4), x)
+        np.testing.assert_array_equal(found.differs, ~agrees)

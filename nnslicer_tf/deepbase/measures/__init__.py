@@ -30,5 +30,5 @@ def find_measures(measures: str | Measure | Iterable[str | Measure]) -> list[Mea
         chosen.append(measure)
     names = [measure.name for measure in chosen]
     if not names or len(set(names)) < len(names):
-        raise InvalidArgumentError(f"Give measures, of different names. Received: {names}")
+        raise InvalidArgumentError(f"Pass measures with different names. Received: {names}")
     return chosen
