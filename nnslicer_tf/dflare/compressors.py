@@ -47,7 +47,7 @@ def compress(
             - "ai_edge": as a recipe of the AI Edge Quantizer says.
             - "prune": the smallest weights are zero, the same share in every kernel.
         samples: For integer activations: a few hundred preprocessed inputs, which calibrate them.
-        ratio: For "prune": the share of the weights to remove, 0 … 1; vectors are unchanged.
+        ratio: For "prune": the share of weights to remove, 0 to below 1; vectors are unchanged.
         layers: For "prune": names of the layers to prune; all if None.
         keep: For "int8": tensors whose steps stay float, such as `debugging.Recipe.tensors`.
         recipe: For "ai_edge": the quantizer's recipe as JSON, such as
