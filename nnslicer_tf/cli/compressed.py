@@ -245,11 +245,7 @@ def _check_scale(scale: float | None, are_images: bool) -> None:
 
 
 def _divided(scale: float | None) -> "_Preprocess | None":
-    if not scale:
-        return None
-    import numpy as np
-
-    return lambda x: x.astype(np.float32) / np.float32(scale)
+    return (lambda x: x.astype("float32") / float(scale)) if scale else None
 
 
 def _compare(

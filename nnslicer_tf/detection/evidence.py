@@ -175,8 +175,8 @@ class Evidence:
 def convolutions(im: InstrumentedModel) -> list[str]:
     """Return the kernels of convolutions; if there are none, all kernels but the last."""
     kernels = im.kernels
-    names = [name for name, kernel in kernels.items() if len(kernel.shape) > 2]
-    names = names or list(kernels)[:-1]
+    wide = [name for name, kernel in kernels.items() if len(kernel.shape) > 2]
+    names = wide or list(kernels)[:-1]
     if not names:
         raise InvalidArgumentError(
             f"'{im.model.name}' has no kernel before the last layer, whose slice is the prediction."

@@ -227,9 +227,10 @@ def kind_of(
 
 def _are_shares(outputs: np.ndarray, resolution: float) -> bool:
     """Whether the values at the end are several probabilities that add up to 1."""
-    step = max(resolution, (256 * outputs % 1 == 0).all() / 256)  # a function may run 8 bits
-    # Each value is rounded by half a step, and LiteRT's integer softmax errs by some more.
-    tolerance = 1e-3 + step * (outputs.shape[-1] / 2 + 2)
+    # Each value is rounded by half a step, and LiteRT's integer softmax errs by some more. A
+    # function may run a file of 8 bits, too, but several labels that are 1 are no rounding.
+    steps, are_bytes = outputs.shape[-1] / 2 + 2, (256 * outputs % 1 == 0).all()
+    tolerance = 1e-3 + max(resolution * steps, are_bytes * min(steps, 16) / 256)
     sums = outputs.sum(axis=-1, dtype=np.float64)
     within = outputs.min() >= -1e-6 and outputs.max() <= 1 + tolerance
     return bool(outputs.shape[-1] > 1 and within and np.abs(sums - 1).max() <= tolerance)

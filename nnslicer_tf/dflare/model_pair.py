@@ -88,9 +88,12 @@ class ModelPair:
         # The task of the loss with which a Keras original was compiled, or ""
         model = getattr(self.original, "model", None)
         self._of_loss, _ = tasks_of_losses(model, {"": ""})[""]
-        with suppress(NNSlicerError):  # its last function tells independent labels from numbers
-            if model is not None and tolerance is not None and not self._of_loss:
-                self._of_loss = "multilabel" * (instrumented(model).classes.task == "multilabel")
+        is_open = task is None and tolerance is not None and self._of_loss in ("", "multilabel")
+        if is_open and model is not None and len(model.output_shape) == 2:
+            with suppress(NNSlicerError):  # the last function tells labels from numbers
+                if instrumented(model).classes.task == "multilabel":
+                    self._of_loss = "multilabel"
+                    warn("Outputs count as independent labels; numbers need task='regression'.")
 
     @property
     def domain(self) -> Domain:

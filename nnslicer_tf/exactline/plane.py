@@ -111,7 +111,7 @@ class PlaneWalker:
         store = None
         if checkpoint is not None:
             corners = digest([plane.at(plane.corners)])
-            store = Store(checkpoint, {**self._identity, "polygon": corners}, "plane")
+            store = Store(checkpoint, {**self._identity, "polygon": corners, "keys": "2"}, "plane")
         with one_thread_a_product():
             return partition(self.program, plane, max_regions, self._workers, store, progress)
 

@@ -54,10 +54,8 @@ def has_tied_kernels(im: InstrumentedModel) -> bool:
     def find() -> bool:
         kernels = [kernel.variable() for kernel in im.kernels.values()]
         tables = {o.params.name for o in im.operations if isinstance(o.params, Lookup)}
-        sums = {
-            k.name for o in im.operations if not isinstance(o.params, Lookup) for k in o.kernels
-        }
-        if len(set(map(id, kernels))) < len(kernels) or tables & sums:
+        own = {k.name for o in im.operations if not isinstance(o.params, Lookup) for k in o.kernels}
+        if len(set(map(id, kernels))) < len(kernels) or tables & own:
             return True
         others = [o for o in im.operations if o.inputs and not o.kernels]
         others = [o for o in others if not isinstance(o.keras_layer, keras.layers.Layer)]

@@ -29,7 +29,7 @@ def edges(one: "Slice", model: ModelLike) -> "pd.DataFrame":
 
     im = instrumented(model)
     if one.info.get("fingerprint", im.fingerprint) != im.fingerprint:
-        raise ProfileMismatchError(f"The slice is of other weights than '{im.model.name}' has.")
+        raise ProfileMismatchError(f"The slice is not from the weights of '{im.model.name}'.")
     for name, values in one.synapses.items():
         check_name("kernel", name, im.kernels)
         if values.shape != im.kernels[name].shape:

@@ -83,7 +83,7 @@ class Explainer:
                 this? Their difference is explained; a second decisive slice keeps which leads.
             classes: Names of the classes, in order.
             columns: Names of a table's columns; by default those of a DataFrame.
-            words: The words of a text, one for each token; for padding none, or all "" or "[PAD]".
+            words: The words of a text, one for each token; padding has none, or "" or "[PAD]" each.
                 Or what gives them: a tokenizer of KerasHub (an object with `id_to_token`), a
                 `keras.layers.TextVectorization`, or (vectoriser, text), whose tokens are compared.
             usual: Samples of the class. If given, the explanation says how the slice differs from

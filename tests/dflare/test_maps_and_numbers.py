@@ -158,6 +158,32 @@ def test_a_plain_models_labels_are_labels_with_a_tolerance(loss):
     agrees = ((old > 0.5) != (new > 0.5)).mean(axis=1) <= 0.4
     near = np.sqrt(np.square(old - new).mean(axis=1)) <= 0.4
     assert (agrees != near).any()
-    for original in (models[0], nns.InstrumentedModel(models[0])):
-        found = dflare.agreement(dflare.ModelPair(original, models[1], tolerance=0.4), x)
-        np.testing.assert_array_equal(found.differs, ~agrees)
+    with pytest.warns(nns.errors.PlausibilityWarning, match="count as independent labels"):
+        plain = dflare.ModelPair(models[0], models[1], tolerance=0.4)
+    known = dflare.ModelPair(nns.InstrumentedModel(models[0]), models[1], tolerance=0.4)
+    for pair in (plain, known):
+        np.testing.assert_array_equal(dflare.agreement(pair, x).differs, ~agrees)
+    numbers = dflare.ModelPair(*models, tolerance=0.4, task="regression")
+    np.testing.assert_array_equal(dflare.agreement(numbers, x).differs, ~near)
+
+
+def test_images_without_a_loss_are_numbers_with_a_tolerance():
+    inputs = keras.Input((8, 8, 3))
+    h = layers.Conv2D(3, 3, padding="same", activation="sigmoid")(inputs)
+    model, x = keras.Model(inputs, h), np.random.default_rng(0).random((20, 8, 8, 3))
+    other = noisy(model, 0.1)
+    found = dflare.agreement(dflare.ModelPair(model, other, tolerance=0.02), x)
+    apart = model.predict(x, verbose=0) - other.predict(x, verbose=0)
+    far = np.sqrt(np.square(apart).mean(axis=(1, 2, 3))) > 0.02
+    np.testing.assert_array_equal(found.differs, far)
+
+
+@pytest.mark.parametrize("labels", [5, 600])
+def test_several_hard_labels_are_no_classes(labels):
+    x = np.random.default_rng(0).random((30, 4)).astype(np.float32)
+
+    def several(x):
+        return np.eye(labels)[np.int64(4 * x[:, 0])] + np.eye(labels)[[4] * len(x)]
+
+    with pytest.raises(InvalidArgumentError, match="task='multilabel'"):
+        dflare.agreement(dflare.ModelPair(several, several), x)

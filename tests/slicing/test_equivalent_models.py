@@ -194,8 +194,8 @@ PAIRS = [
 
 def check_equal(model, twin, x, twin_x=None, of_twin=np.asarray):
     """Assert equal answers, amounts and counts of the inputs."""
-    results = []
-    for each, samples in ((model, x), (twin, x if twin_x is None else twin_x)):
+    results, twin_x = [], x if twin_x is None else twin_x
+    for each, samples in ((model, x), (twin, twin_x)):
         im = nns.InstrumentedModel(each)
         profile = nns.Profile.from_data(im, samples, progress=False)
         amounts = nns.Slicer(im, profile, contribution="amount", progress=False)

@@ -209,7 +209,7 @@ def test_an_equal_model_with_other_names_is_another(tmp_path):
         with pytest.raises(nns.errors.ProfileMismatchError, match="differ in names"):
             call()
     assert set(one.edges(model)["kernel"]) <= {"h", "o"}
-    with pytest.raises(nns.errors.ProfileMismatchError, match="other weights"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="not from the weights"):
         one.edges(other)
 
 

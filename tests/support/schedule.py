@@ -429,7 +429,7 @@ SLOW = (
     ),
     "slicing/test_sequences_against_oracle.py::test_midpoints_of_products[26",
     "slicing/test_sequences_against_oracle.py::test_random_models[10",
-    # What the two forms have in common, the slices and predictions, is compared with each change.
+    # With each change, the slices and predictions of both forms are compared.
     *(
         f"test_classifier_forms.py::test_{name}[falling"
         for name in ("explanations", "decisive_slices", "detectors")
